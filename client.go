@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/ginlimit/ginlimit/internal/engine"
-	"github.com/ginlimit/ginlimit/internal/rules"
 )
 
 // question is what a method asks about a client, and its memory. It is used again.
@@ -151,7 +150,8 @@ func (p *Policy) AllowUpTo(ctx context.Context, client string, n int) (Result, e
 		return Result{}, err
 	}
 	defer q.putBack()
-	return q.end(ctx, n, p.limiter.engine.TakeUpTo(ctx, int64(n), &q.asks[0], &q.answers[0]))
+	q.asks[0].UpTo = true
+	return q.end(ctx, n, q.take(ctx))
 }
 
 // Wait is [Policy.WaitN] with n = 1.
@@ -187,7 +187,6 @@ func (p *Policy) Peek(ctx context.Context, client string) (Result, error) {
 		return Result{}, err
 	}
 	defer q.putBack()
-	q.asks[0].Scope = rules.All
 	if err := p.limiter.engine.Peek(ctx, q.asks[:], q.answers[:]); err != nil {
 		return Result{}, err
 	}
@@ -204,7 +203,6 @@ func (p *Policy) Status(ctx context.Context, client string) ([]Result, error) {
 	}
 	defer q.putBack()
 	e := p.limiter.engine
-	q.asks[0].Scope = rules.All
 	if err := e.Status(ctx, &q.asks[0], &q.answers[0]); err != nil {
 		return nil, err
 	}

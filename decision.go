@@ -93,9 +93,6 @@ func (t *part) prepare(c *gin.Context, s *requestState) (ask engine.Ask, why fai
 		ask.Tenant = tenant
 	}
 	ask.N, ask.Report, ask.Settles = int64(t.n), p.report(), p.settleFunc != nil
-	if t.limits.slots > 0 {
-		ask.Scope = rules.All
-	}
 	if !p.dryRun {
 		ask.Queue = engine.Queue{Length: p.queue, Wait: p.queueWait}
 	}

@@ -14,7 +14,6 @@ import (
 	"github.com/ginlimit/ginlimit/internal/engine"
 	"github.com/ginlimit/ginlimit/internal/gintrust"
 	"github.com/ginlimit/ginlimit/internal/redisstore"
-	"github.com/ginlimit/ginlimit/internal/rules"
 	"github.com/ginlimit/ginlimit/internal/traits"
 )
 
@@ -244,7 +243,7 @@ func (p *Policy) limitsOf(ctx context.Context, client string) (*limitSet, error)
 // askOf returns the question about a client under limits.
 func (p *Policy) askOf(client string, limits *limitSet) engine.Ask {
 	ask := engine.Ask{
-		Prefix: p.prefix, Client: client, Set: limits.rules.Now(), Scope: rules.Tokens, Bans: bucket.AllBans,
+		Subject: engine.Subject{Prefix: p.prefix, Client: client, Set: limits.rules.Now()},
 		Failure: engine.Failure(p.failure), Leases: true,
 	}
 	if limits.rules.Divided() {

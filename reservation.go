@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/ginlimit/ginlimit/internal/engine"
-	"github.com/ginlimit/ginlimit/internal/rules"
 )
 
 // Charge is N tokens, at least 1, of each limit of a policy, and a slot if it has [InFlight], for one client.
@@ -174,9 +173,6 @@ func (q *reserving) ask(ctx context.Context, charges []Charge) error {
 func (t *pendingCharge) asks() engine.Ask {
 	ask := t.Policy.askOf(t.Client, t.limits)
 	ask.N, ask.Settles = int64(t.N), true
-	if t.limits.slots > 0 {
-		ask.Scope = rules.All
-	}
 	if !t.Policy.dryRun {
 		ask.Queue = engine.Queue{Length: t.Policy.queue, Wait: t.Policy.queueWait}
 	}

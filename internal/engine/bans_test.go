@@ -17,7 +17,6 @@ import (
 // banning returns an Ask of which every denial bans the client for a time.
 func banning(client string, d time.Duration) engine.Ask {
 	one := ask(client, setOf(perHour(10), bucket.NewBan(d.Milliseconds(), d.Milliseconds())))
-	one.Bans = bucket.AllBans
 	return one
 }
 
@@ -56,7 +55,7 @@ func TestADenialWithoutABanEndsTheBanThatWasKnown(t *testing.T) {
 		take(t, other, 10, one)
 		time.Sleep(time.Second) // in which e believes its denial
 		require.Equal(t, 1, e.Stats().Bans)
-		one.Bans = bucket.NoBans
+		one.UpTo = true
 		require.Less(t, take(t, e, 1, one).RetryAfter, time.Hour)
 		require.Zero(t, e.Stats().Bans)
 	})
@@ -67,11 +66,11 @@ func TestADenialFromTheCacheBansWhomTheOneBeforeDidNot(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		e, one := b.redis(t), banning("k", time.Hour)
 		take(t, e, 10, one)
-		one.Bans = bucket.NoBans
+		one.UpTo = true
 		require.Equal(t, engine.FromStore, take(t, e, 1, one).Source)
 		require.Equal(t, engine.FromCache, take(t, e, 1, one).Source)
 		require.Zero(t, e.Stats().Bans)
-		one.Bans = bucket.AllBans
+		one.UpTo = false
 		require.Equal(t, engine.FromStore, take(t, e, 1, one).Source)
 		require.Equal(t, 1, e.Stats().Bans)
 		require.Equal(t, engine.FromCache, take(t, e, 1, one).Source)
@@ -121,18 +120,16 @@ func TestEveryAskThatDeniesForGoodBans(t *testing.T) {
 	})
 }
 
-// TestNobodyIsBannedUnlessTheAskSaysSo, and about limits alone nobody ever is.
+// TestNobodyIsBannedUnlessTheAskSaysSo.
 func TestNobodyIsBannedUnlessTheAskSaysSo(t *testing.T) {
 	for name, row := range map[string]struct {
 		change func(*engine.Ask)
 		bans   int
 	}{
-		"every denial":          {func(*engine.Ask) {}, 1},
-		"no denial":             {func(a *engine.Ask) { a.Bans = bucket.NoBans }, 0},
-		"denials by a limit":    {func(a *engine.Ask) { a.Bans = bucket.LimitBans }, 1},
-		"about limits alone":    {func(a *engine.Ask) { a.Scope = rules.Limits }, 0},
-		"there is no ban":       {func(a *engine.Ask) { a.Set = setOf(perHour(10)) }, 0},
-		"with a slot to be had": {func(a *engine.Ask) { a.Scope = rules.All }, 1},
+		"every denial":         {func(*engine.Ask) {}, 1},
+		"fewer tokens will do": {func(a *engine.Ask) { a.UpTo = true }, 0},
+		"a queue":              {func(a *engine.Ask) { a.Queue = engine.Queue{Length: 1, Wait: time.Second} }, 1},
+		"there is no ban":      {func(a *engine.Ask) { a.Set = setOf(perHour(10)) }, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
@@ -153,8 +150,7 @@ func TestDecisionsOnLimitsAloneLeaveTheBanThatIsKnown(t *testing.T) {
 		take(t, e, 10, one)
 		take(t, e, 1, one)
 		time.Sleep(10 * time.Minute)
-		limits, other := one, ask("k", setOf(perMinute(10)))
-		limits.Scope = rules.Limits
+		limits, other := scoped(one, rules.Limits), ask("k", setOf(perMinute(10)))
 		for range 2 {
 			for _, another := range []engine.Ask{limits, other} {
 				take(t, e, 1, another)
@@ -190,7 +186,7 @@ func TestAProcessKnowsOfSoManyBans(t *testing.T) {
 			if sets[d] == nil {
 				sets[d] = setOf(perHour(1), bucket.NewBan(d.Milliseconds(), d.Milliseconds()))
 			}
-			asks[0] = engine.Ask{Client: client, Set: sets[d], Scope: rules.Tokens, Bans: bucket.AllBans}
+			asks[0] = engine.Ask{Subject: engine.Subject{Client: client, Set: sets[d]}}
 			for range 2 {
 				_ = takeN(t.Context(), e, 1, asks, answers)
 			}

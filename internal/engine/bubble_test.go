@@ -182,8 +182,23 @@ func prohibiting() *rules.Set {
 // ask returns an Ask about a client that no process decides on without Redis.
 func ask(client string, set *rules.Set) engine.Ask {
 	return engine.Ask{
-		Client: client, Set: set, Scope: rules.Tokens, Failure: engine.FailClosed, Report: rules.ReportEvery,
+		Subject: engine.Subject{Client: client, Set: set}, Failure: engine.FailClosed, Report: rules.ReportEvery,
 	}
+}
+
+// scoped returns an Ask about a part of its set.
+func scoped(ask engine.Ask, scope rules.Scope) engine.Ask {
+	ask.Set = setOf(ask.Set.Buckets(scope)...)
+	return ask
+}
+
+// takeUpTo takes as many tokens as there are, up to n.
+func takeUpTo(ctx context.Context, e *engine.Engine, n int64, ask *engine.Ask, answer *engine.Answer) error {
+	asks, answers := []engine.Ask{*ask}, []engine.Answer{*answer}
+	asks[0].UpTo = true
+	err := takeN(ctx, e, n, asks, answers)
+	*answer = answers[0]
+	return err
 }
 
 // takeN takes n tokens of each Ask.
@@ -219,7 +234,8 @@ func take(t testing.TB, e *engine.Engine, n int64, ask engine.Ask) engine.Answer
 // left returns how many tokens are left.
 func left(t testing.TB, e *engine.Engine, ask engine.Ask) int64 {
 	t.Helper()
-	ask.Scope, ask.Settles = rules.Limits, false
+	ask = scoped(ask, rules.Limits)
+	ask.Settles = false
 	var answers [1]engine.Answer
 	require.NoError(t, e.Peek(t.Context(), []engine.Ask{ask}, answers[:]))
 	return answers[0].Remaining

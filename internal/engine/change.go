@@ -36,7 +36,7 @@ func (e *Engine) change(ctx context.Context, ask *Ask, scope rules.Scope, op buc
 	if err := e.ready(ctx); err != nil || !ask.Set.Counts(scope) {
 		return err
 	}
-	c := e.call(op, ask, scope)
+	c := e.call(op, &ask.Subject, scope)
 	defer e.release(c)
 	within, cancel := context.WithTimeout(ctx, e.Timeout+e.Timeout/10)
 	defer cancel()

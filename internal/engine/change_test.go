@@ -49,7 +49,6 @@ func TestBlockDeniesForATime(t *testing.T) {
 func TestResetFillsBucketsUp(t *testing.T) {
 	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
 		one := ask("k", setOf(perMinute(10), bucket.NewBan(3_600_000, 3_600_000)))
-		one.Bans = bucket.AllBans
 		take(t, e, 10, one)
 		require.Equal(t, time.Hour, take(t, e, 1, one).RetryAfter)
 		require.NoError(t, e.Block(t.Context(), 2*time.Hour, &one))
@@ -64,7 +63,6 @@ func TestResetFillsBucketsUp(t *testing.T) {
 func TestARefundLeavesTheBan(t *testing.T) {
 	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
 		one := ask("k", setOf(perMinute(10), bucket.NewBan(3_600_000, 3_600_000)))
-		one.Bans = bucket.AllBans
 		take(t, e, 10, one)
 		take(t, e, 1, one)
 		require.NoError(t, e.Refund(t.Context(), 10, &one))
@@ -288,7 +286,6 @@ func TestAResetEndsTheBanThatThisProcessKnowsOf(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		e := b.redis(t)
 		one := ask("k", setOf(perMinute(1), bucket.NewBan(3_600_000, 3_600_000)))
-		one.Bans = bucket.AllBans
 		take(t, e, 1, one)
 		take(t, e, 1, one)
 		require.Equal(t, 1, e.Stats().Bans)

@@ -15,7 +15,7 @@ func (e *Engine) askDenyCache(_ context.Context, c *dispatch.Call, ask *Ask, ans
 	if !e.isDenied(c, ask) {
 		return false, nil
 	}
-	answer.judge(c, c.Op, ask, FromCache)
+	answer.judge(c, ask, FromCache)
 	return true, nil
 }
 
@@ -24,7 +24,7 @@ func denial(c *dispatch.Call) denycache.Subject {
 	s := denycache.Subject{Key: c.Key, Hash: c.Hash, Buckets: c.Buckets, N: c.Op.N}
 	if c.Op.Tenant.Name != "" {
 		s.Shared = c.Hash
-		s.Key = subject(c.Key, c.Op.Tenant)
+		s.Key = whoOf(c.Key, c.Op.Tenant)
 		s.Key = strconv.AppendInt(append(s.Key, ' '), c.Op.Tenant.Weight, 10)
 		s.Hash = clientkey.Hash(s.Key)
 	}
@@ -33,9 +33,9 @@ func denial(c *dispatch.Call) denycache.Subject {
 
 // isDenied reports whether a call is known to be denied, and if so sets its states.
 func (e *Engine) isDenied(c *dispatch.Call, ask *Ask) bool {
-	subject := denial(c)
-	subject.Waits = ask.waits()
-	if c.Op.Charges == 0 || !e.denied.Lookup(subject, c.States) {
+	s := denial(c)
+	s.Waits = ask.waits()
+	if c.Op.Charges == 0 || !e.denied.Lookup(s, c.States) {
 		return false
 	}
 	// A denial that banned nobody does not answer for one that is to ban.

@@ -55,20 +55,25 @@ const (
 	FromStatic               // nowhere: nothing is counted, the set prohibits, or a queue has no place
 )
 
-// Ask is a client under a set of rules, and how it may be decided on.
+// Subject is a client under a set of rules.
+type Subject struct {
+	Prefix string // of the client's key; "" is none
+	Client string
+	Tenant bucket.Tenant // of the client, if tenants share its limits; see TenantName
+	Set    *rules.Set    // the current one; waiting for another calendar period renews it
+}
+
+// Ask is what a request wants of a subject, and how it may be decided on.
 type Ask struct {
-	N       int64  // tokens; 0 only looks, and is allowed unless the set prohibits
-	Prefix  string // of the client's key; "" is none
-	Client  string
-	Tenant  bucket.Tenant // of the client, if tenants share its limits; see TenantName
-	Set     *rules.Set    // the current one; waiting for another calendar period renews it
+	Subject
+	N       int64         // tokens; 0 only looks, and is allowed unless the set prohibits
+	UpTo    bool          // fewer tokens will do, and no denial bans the client
 	Leases  bool          // leased tokens may serve, and tokens be taken ahead
-	Scope   rules.Scope   // what a request takes; changes have their own
-	Bans    bucket.Bans   // which denials ban the client
 	Failure Failure       // what happens if the store does not decide
 	Settles bool          // what is taken may be given back
 	Report  rules.Report  // which statuses are wanted
 	Queue   Queue         // how the request waits for what it lacks of this Ask
+	scope   rules.Scope   // all of the set, but for a look that leaves slots out
 	again   bool          // it has waited and tried before, and its tokens are counted as wanted
 	turn    time.Duration // until this process is no longer known to wait; 0 if the request does not
 }
@@ -279,32 +284,32 @@ func Unavailable(ctx context.Context, err error) error {
 // mayStillHappen reports whether Redis may do a change that has failed.
 func mayStillHappen(err error) bool { return err != nil && !redisstore.IsErrorReply(err) }
 
-// key returns the key of an Ask as the store has it.
-func (e *Engine) key(a *Ask) []byte { return e.Keys.Append(nil, a.Prefix, a.Client) }
+// key returns the key of a subject as the store has it.
+func (e *Engine) key(s *Subject) []byte { return e.Keys.Append(nil, s.Prefix, s.Client) }
 
 // TenantName returns the name of a tenant as stores have it.
 func (e *Engine) TenantName(name string) string { return string(e.Keys.Append([]byte{':'}, "", name)) }
 
-// subject returns who is denied by a decision on a key: its tenant, or whoever has the key.
-func subject(key []byte, t bucket.Tenant) []byte {
+// whoOf returns who is denied by a decision on a key: its tenant, or whoever has the key.
+func whoOf(key []byte, t bucket.Tenant) []byte {
 	if t.Name == "" {
 		return key
 	}
 	return append(append(append(make([]byte, 0, 128), key...), '\n'), t.Name...) // no key has a line break
 }
 
-// Hash returns the hash of an Ask's key.
-func (e *Engine) Hash(a *Ask) uint64 { return clientkey.Hash(e.key(a)) }
+// Hash returns the hash of a subject's key.
+func (e *Engine) Hash(s *Subject) uint64 { return clientkey.Hash(e.key(s)) }
 
-// call returns a call for an operation on the buckets of an Ask in a scope.
-func (e *Engine) call(op bucket.Op, a *Ask, scope rules.Scope) *dispatch.Call {
+// call returns a call for an operation on the buckets of a subject in a scope.
+func (e *Engine) call(op bucket.Op, s *Subject, scope rules.Scope) *dispatch.Call {
 	c, ok := e.calls.Get().(*dispatch.Call)
 	if !ok {
 		c = dispatch.NewCall()
 	}
-	op.Tenant = a.Tenant
-	c.Reset(op, a.Set.Buckets(scope))
-	c.Key = e.Keys.Append(c.Key, a.Prefix, a.Client)
+	op.Tenant = s.Tenant
+	c.Reset(op, s.Set.Buckets(scope))
+	c.Key = e.Keys.Append(c.Key, s.Prefix, s.Client)
 	c.Hash = clientkey.Hash(c.Key)
 	return c
 }

@@ -52,8 +52,8 @@ func TestKeysAreWhatTheTextSays(t *testing.T) {
 		take(t, plain, 1, one)
 		require.True(t, b.Mini.Exists("test:{api|alice}:m"))
 		require.EqualValues(t, 9, take(t, secret, 1, one).Remaining)
-		require.NotEqual(t, plain.Hash(&one), secret.Hash(&one))
-		require.Equal(t, clientkey.Hash([]byte("api|alice")), plain.Hash(&one))
+		require.NotEqual(t, plain.Hash(&one.Subject), secret.Hash(&one.Subject))
+		require.Equal(t, clientkey.Hash([]byte("api|alice")), plain.Hash(&one.Subject))
 	})
 }
 
@@ -292,12 +292,11 @@ func TestAnAnswerThatIsLateIsNobodyElses(t *testing.T) {
 func TestScopesSayWhatIsTaken(t *testing.T) {
 	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
 		one := ask("k", setOf(perHour(10), bucket.NewBan(60_000, 60_000), bucket.NewSlots(1)))
-		one.Bans = bucket.AllBans
-		take(t, e, 8, one)
-		require.Equal(t, time.Minute*6, take(t, e, 3, one).RetryAfter)
+		tokens := scoped(one, rules.Tokens)
+		take(t, e, 8, tokens)
+		require.Equal(t, time.Minute*6, take(t, e, 3, tokens).RetryAfter)
 		for scope, denied := range map[rules.Scope]bool{rules.Limits: false, rules.Tokens: true, rules.All: true} {
-			one.Scope = scope
-			require.Equal(t, denied, !take(t, e, 1, one).Allowed, scope)
+			require.Equal(t, denied, !take(t, e, 1, scoped(one, scope)).Allowed, scope)
 		}
 		require.Zero(t, e.Stats().Slots)
 	})

@@ -102,7 +102,7 @@ func (e *Engine) decideDenied(ctx context.Context, c *dispatch.Call, ask *Ask, a
 	}
 	done, err := e.decideByBoth(ctx, c, ask, answer)
 	if !done && err == nil {
-		answer.judge(c, c.Op, ask, FromCache)
+		answer.judge(c, ask, FromCache)
 	}
 	return err
 }
@@ -145,7 +145,7 @@ func (e *Engine) sendLeased(ctx context.Context, c *dispatch.Call, ask *Ask, ans
 		}
 		short = trip.End(subject, c.States, c.Sent, c.Received)
 	}
-	granted, allowed := ask.Set.Fit(ask.Scope, c.States, c.Op)
+	granted, allowed := ask.Set.Fit(rules.All, c.States, c.Op)
 	if !allowed && (e.decideByLease(c, ask, answer, true) || e.decideByRest(c, ask, answer)) {
 		return nil // by tokens that are held for longer
 	}
@@ -172,7 +172,7 @@ func (e *Engine) sendLeased(ctx context.Context, c *dispatch.Call, ask *Ask, ans
 // judgeAhead fills in the answer from the states of a call that may have taken tokens ahead: until these
 // have flowed back, too, the bucket is not full.
 func (a *Answer) judgeAhead(c *dispatch.Call, ask *Ask, after []bucket.State) {
-	if a.judge(c, c.Op, ask, FromStore); a.Allowed && after != nil {
+	if a.judge(c, ask, FromStore); a.Allowed && after != nil {
 		a.ResetAfter = ask.Set.ResetAfter(a.Resource, after)
 	}
 }
@@ -192,18 +192,18 @@ func (e *Engine) decideByBoth(ctx context.Context, c *dispatch.Call, ask *Ask, a
 		return false, nil
 	}
 	op := bucket.Op{Verb: bucket.Take, Charges: 1, N: c.Op.N - part.Tokens}
-	if _, fits := ask.Set.Fit(ask.Scope, c.States, op); !fits {
+	if _, fits := ask.Set.Fit(rules.All, c.States, op); !fits {
 		e.leases.PutBack(part)
 		return false, nil
 	}
-	own := e.call(op, ask, ask.Scope)
+	own := e.call(op, &ask.Subject, rules.All)
 	defer e.release(own)
-	charge := Charge{prefix: ask.Prefix, client: ask.Client, set: ask.Set, n: op.N, receipt: receipt.New(e.Timeout)}
+	charge := Charge{of: ask.Subject, n: op.N, receipt: receipt.New(e.Timeout)}
 	if err = e.store.Do(ctx, own); err != nil {
 		e.leases.PutBack(part)
 		return false, err
 	}
-	if _, allowed := ask.Set.Fit(ask.Scope, own.States, own.Op); !allowed {
+	if _, allowed := ask.Set.Fit(rules.All, own.States, own.Op); !allowed {
 		e.leases.PutBack(part)
 		return false, nil
 	}
@@ -213,7 +213,7 @@ func (e *Engine) decideByBoth(ctx context.Context, c *dispatch.Call, ask *Ask, a
 		e.background.Detached(ctx, e.Timeout, func(ctx context.Context) { _ = e.giveBack(ctx, &charge) })
 		return false, nil
 	}
-	answer.judge(own, own.Op, ask, FromStore)
+	answer.judge(own, ask, FromStore)
 	answer.Granted += part.Tokens
 	return true, nil
 }
@@ -234,7 +234,7 @@ func (e *Engine) sendAhead(ctx context.Context, c *dispatch.Call, ask *Ask, trip
 		return ahead{err: dispatch.ErrClosed}
 	}
 	defer e.background.Done()
-	own := e.call(trip.Op(), ask, ask.Scope)
+	own := e.call(trip.Op(), &ask.Subject, rules.All)
 	own.SetBuckets(ask.Set.Ahead())
 	subject := leased(own, ask)
 	done := make(chan ahead, 1)

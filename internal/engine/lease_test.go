@@ -59,10 +59,10 @@ func TestALeaseServesWithoutRedis(t *testing.T) {
 		require.NoError(t, takeN(t.Context(), e, 2, asks, answers))
 		require.Equal(t, engine.Answer{
 			Verdict: rules.Verdict{Allowed: true, Granted: 2, Remaining: 5, ResetAfter: 17 * time.Second},
-			Decided: true, Source: engine.FromLease, Hash: e.Hash(&one),
+			Decided: true, Source: engine.FromLease, Hash: e.Hash(&one.Subject),
 			Statuses: []rules.Status{{Remaining: 5, Full: leaseBurst, More: time.Second}},
 		}, answers[0])
-		require.NoError(t, e.TakeUpTo(t.Context(), 3, &asks[0], &answers[0]))
+		require.NoError(t, takeUpTo(t.Context(), e, 3, &asks[0], &answers[0]))
 		require.Equal(t, engine.FromLease, answers[0].Source)
 		require.EqualValues(t, 3, answers[0].Granted)
 		require.EqualValues(t, 2, answers[0].Remaining)
@@ -148,7 +148,6 @@ func TestALookSaysWhatALeaseAdmits(t *testing.T) {
 		require.True(t, take(t, other, leaseBurst-9, elsewhere).Allowed)
 		look := func(e *engine.Engine, status bool) (a engine.Answer) {
 			asks, answers := []engine.Ask{one}, make([]engine.Answer, 1)
-			asks[0].Scope = rules.All
 			if status {
 				require.NoError(t, e.Status(t.Context(), &asks[0], &answers[0]))
 			} else {
@@ -177,7 +176,7 @@ func TestWhoIsContentWithFewerTokensGetsThoseOfRedisAndOfTheLease(t *testing.T) 
 		require.Equal(t, "ssssls", sources(t, e, 6, one)) // and 3 ahead
 		take(t, other, leaseBurst-9-2, one)
 		var answer engine.Answer
-		require.NoError(t, e.TakeUpTo(t.Context(), 10, &one, &answer))
+		require.NoError(t, takeUpTo(t.Context(), e, 10, &one, &answer))
 		require.EqualValues(t, 2+3, answer.Granted)
 		require.Zero(t, e.Stats().Leases)
 	})

@@ -52,16 +52,14 @@ func doLocally(store *memory.Store, slots *inflight.Counts, others int64, c *dis
 }
 
 // fallBack decides on a call on which the store has not decided. The call may still be on its way:
-// of it, only what its caller has set is read. The operation is passed apart, as Redis may have
-// been asked for more.
-func (e *Engine) fallBack(ctx context.Context, c *dispatch.Call, op bucket.Op, ask *Ask, answer *Answer,
-	err error) error {
+// of it, only what its caller has set is read.
+func (e *Engine) fallBack(ctx context.Context, c *dispatch.Call, ask *Ask, answer *Answer, err error) error {
 	e.loseLeases(ctx, err)
 	answer.Err = err
 	if left(ctx) || e.local == nil || ask.Failure == FailClosed || errors.Is(err, dispatch.ErrClosed) {
 		return Unavailable(ctx, err)
 	}
-	set, states := ask.Set, make([]bucket.State, len(c.Buckets))
+	op, set, states := c.Op, ask.Set, make([]bucket.State, len(c.Buckets))
 	if answer.Source = FromOpen; ask.Failure == FailLocal {
 		answer.Source = FromLocal
 		set = ask.Set.Share(e.replicas())
@@ -70,20 +68,19 @@ func (e *Engine) fallBack(ctx context.Context, c *dispatch.Call, op bucket.Op, a
 			op.Charges = min(op.Charges, set.Burst())
 		}
 		sent, mayBeTaken := time.Now(), mayStillHappen(err) && !errors.Is(err, dispatch.ErrOpen)
-		op.Tenant = ask.Tenant
 		others := int64(0)
 		if e.replica != nil && ask.attempts() {
 			e.replica.slots.Lock()
 			defer e.replica.slots.Unlock()
 			others = e.replica.heldByOthers(e, c.Key)
 		}
-		doLocally(e.local, e.slots, others, c, set.Buckets(ask.Scope), op, states, mayBeTaken)
+		doLocally(e.local, e.slots, others, c, set.Buckets(ask.scope), op, states, mayBeTaken)
 		answer.receipt.Fill(sent, states)
 	}
-	answer.Verdict, answer.Statuses = set.Judge(ask.Scope, states, op, ask.Report, answer.Statuses)
+	answer.Verdict, answer.Statuses = set.Judge(ask.scope, states, op, ask.Report, answer.Statuses)
 	answer.Decided = true
 	if answer.RetryAfter < 0 && ask.Failure == FailLocal && op.N <= ask.Set.Burst() {
-		answer.RetryAfter = set.RetryAfterPeriods(ask.Scope, states, op.N)
+		answer.RetryAfter = set.RetryAfterPeriods(ask.scope, states, op.N)
 	}
 	return nil
 }

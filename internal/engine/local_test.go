@@ -63,7 +63,7 @@ func TestWhoDecidesInAnOutageIsTheAsksChoice(t *testing.T) {
 		require.Zero(t, e.Stats().Denials, "what this process denies is not remembered")
 		time.Sleep(time.Minute)
 		for _, row := range []struct{ n, granted int64 }{{1, 1}, {2, 2}, {3, 3}, {100, 4}} {
-			require.NoError(t, e.TakeUpTo(t.Context(), row.n, &asks[0], &answers[0]))
+			require.NoError(t, takeUpTo(t.Context(), e, row.n, &asks[0], &answers[0]))
 			require.Equal(t, row.granted, answers[0].Granted)
 		}
 		time.Sleep(time.Minute)
@@ -224,7 +224,7 @@ func TestSeveralAsksInAnOutageAreDecidedOneByOne(t *testing.T) {
 				require.Equal(t, []outcome{
 					{true, true, 4, 6, engine.FromLocal}, static, {true, true, 4, 1, engine.FromLocal},
 				}, outcomes(answers))
-				require.Equal(t, e.Hash(&one), answers[0].Hash)
+				require.Equal(t, e.Hash(&one.Subject), answers[0].Hash)
 				asks = []engine.Ask{one, free, two}
 				require.NoError(t, takeN(t.Context(), e, 4, asks, answers))
 				require.Equal(t, []outcome{
@@ -252,7 +252,6 @@ func TestLocalSlotsAreThoseOfThisProcess(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		e := b.replica(t)
 		one := failing("k", setOf(perMinute(20), bucket.NewSlots(5)), engine.FailLocal)
-		one.Scope = rules.All
 		held := take(t, e, 1, one)
 		require.True(t, held.HasSlot())
 		b.outage(t, e)
@@ -304,9 +303,7 @@ func TestASlotThatRedisGrantedAndThisProcessDidNotIsFree(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		e, other := b.redis(t), b.redis(t)
 		one := failing("k", setOf(perHour(5), bucket.NewSlots(1)), engine.FailLocal)
-		one.Scope = rules.All
-		tokens := one
-		tokens.Scope = rules.Tokens
+		tokens := scoped(one, rules.Tokens)
 		take(t, other, 1, ask("warm", one.Set))
 		b.Cut.Store(true)
 		require.Equal(t, engine.FromLocal, take(t, e, 5, tokens).Source)

@@ -15,7 +15,6 @@ import (
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
 	"github.com/ginlimit/ginlimit/internal/engine"
-	"github.com/ginlimit/ginlimit/internal/rules"
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
@@ -71,7 +70,6 @@ func TestCallersOfOneCallAreAnsweredInOrder(t *testing.T) {
 		e := b.start(t, b.client(t), engine.Config{Timeout: time.Second}, 0)
 		inFlight := func(client string, n int64) engine.Ask {
 			a := ask(client, setOf(perHour(10), bucket.NewSlots(n)))
-			a.Scope = rules.All
 			return a
 		}
 		all := b.together(t, e, 5, func() []engine.Ask { return []engine.Ask{inFlight("user", 4), inFlight("account", 3)} })
@@ -108,7 +106,6 @@ func TestCallersOfOneCallAreBannedForWhatTheirKeyLacks(t *testing.T) {
 				}
 				b.together(t, e, 4, func() []engine.Ask {
 					own := ask("own", setOf(perHour(row.own), ban))
-					own.Bans = bucket.AllBans
 					return []engine.Ask{own, ask("other", setOf(perHour(row.other)))}
 				})
 				require.Equal(t, row.banned, b.Mini.Exists("test:{own}:ban"))
@@ -138,7 +135,6 @@ func TestACallerThatLeftAGroupLeavesNoSlot(t *testing.T) {
 				asks := func() (all []engine.Ask) {
 					for i := range levels {
 						a := ask(fmt.Sprint("k", i), setOf(bucket.NewSlots(1)))
-						a.Scope = rules.All
 						all = append(all, a)
 					}
 					return all

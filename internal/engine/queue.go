@@ -7,6 +7,7 @@ import (
 
 	"github.com/ginlimit/ginlimit/internal/dispatch"
 	"github.com/ginlimit/ginlimit/internal/redisstore"
+	"github.com/ginlimit/ginlimit/internal/rules"
 )
 
 // Request asks for the tokens of all its Asks, and a slot of each that takes one, or for nothing.
@@ -74,7 +75,7 @@ func (r *Request) mayWait() bool {
 	counted := false
 	for i := range r.Asks {
 		ask := &r.Asks[i]
-		verdict, static := ask.Set.Static(ask.Scope, ask.N)
+		verdict, static := ask.Set.Static(rules.All, ask.N)
 		if static && !verdict.Allowed || ask.N > ask.Set.Burst() {
 			return false
 		}
@@ -108,7 +109,7 @@ func (w *waiter) enter(l lack) bool {
 		return true
 	}
 	ask := &w.Asks[l.ask]
-	who := subject(w.e.key(ask), ask.Tenant)
+	who := whoOf(w.e.key(&ask.Subject), ask.Tenant)
 	if w.full = !w.e.places.Take(string(who), ask.Queue.Length); !w.full {
 		w.place = string(who)
 	}

@@ -78,7 +78,7 @@ func (w *waiter) denyBehind(l lack) error {
 	if w.endless {
 		return errTooLate()
 	}
-	bans := slices.ContainsFunc(w.Asks, func(a Ask) bool { return a.queues() && a.bans() && a.Bans != bucket.NoBans })
+	bans := slices.ContainsFunc(w.Asks, func(a Ask) bool { return a.queues() && a.Set.Bans() })
 	if done, err := w.look(l, bans, false); done {
 		return err
 	}
@@ -89,8 +89,8 @@ func (w *waiter) denyBehind(l lack) error {
 	if !l.slot {
 		answer.ResetAfter += ask.Set.Regain(ask.Set.Burst()-ask.N, 0, 1)
 	}
-	answer.Decided, answer.Source, answer.Hash, answer.QueueFull = true, FromStatic, w.e.Hash(ask), w.full
-	if buckets := ask.Set.Buckets(ask.Scope); l.resource >= 0 && ask.Report != rules.ReportNone {
+	answer.Decided, answer.Source, answer.Hash, answer.QueueFull = true, FromStatic, w.e.Hash(&ask.Subject), w.full
+	if buckets := ask.Set.Buckets(rules.All); l.resource >= 0 && ask.Report != rules.ReportNone {
 		b := &buckets[l.resource]
 		status := rules.Status{Resource: int32(l.resource), Full: min(b.Burst, b.Capacity), More: wait, Denies: true}
 		if ask.Report == rules.ReportFull {
@@ -115,7 +115,7 @@ func (w *waiter) look(l lack, asks, room bool) (done bool, err error) {
 			continue
 		}
 		ask.Set = ask.Set.Now()
-		if err := w.e.lookAt(w.ctx, *ask, answer, min(ask.Scope, rules.Tokens), asks, nil); err != nil {
+		if err := w.e.lookAt(w.ctx, *ask, answer, rules.Tokens, asks, nil); err != nil {
 			return true, err
 		}
 		if denies(*answer) {
@@ -139,12 +139,12 @@ func (w *waiter) look(l lack, asks, room bool) (done bool, err error) {
 // lookAt finds whether a request lacks tokens of an Ask or is banned, without taking anything. The answer
 // is not decided if that is not known, and it may not ask. The store is not asked in an outage.
 func (e *Engine) lookAt(ctx context.Context, ask Ask, answer *Answer, scope rules.Scope, asks bool, outage error) error {
-	ask.Scope = scope
-	c := e.call(takeAll(&ask), &ask, ask.Scope)
+	ask.scope = scope
+	c := e.call(takeOf(&ask), &ask.Subject, scope)
 	defer e.release(c)
 	answer.begin(e, &ask, c)
 	if e.isDenied(c, &ask) {
-		answer.judge(c, c.Op, &ask, FromCache)
+		answer.judge(c, &ask, FromCache)
 		return nil
 	}
 	if !asks {
@@ -155,9 +155,9 @@ func (e *Engine) lookAt(ctx context.Context, ask Ask, answer *Answer, scope rule
 		outage = e.store.Do(ctx, c)
 	}
 	if outage != nil {
-		return e.fallBack(ctx, c, c.Op, &ask, answer, outage)
+		return e.fallBack(ctx, c, &ask, answer, outage)
 	}
-	answer.judge(c, c.Op, &ask, FromStore)
+	answer.judge(c, &ask, FromStore)
 	if !answer.Allowed {
 		c.Op.Charges = 1
 		e.noteDecision(c, false)

@@ -10,7 +10,6 @@ import (
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
 	"github.com/ginlimit/ginlimit/internal/engine"
-	"github.com/ginlimit/ginlimit/internal/rules"
 )
 
 // takes takes a token and a slot of each Ask in the background, and waits for what is missing.
@@ -24,7 +23,6 @@ func takes(t *testing.T, e *engine.Engine, asks []engine.Ask, q engine.Queue) ([
 // holding is a question about slots alone.
 func holding(client string, n int64) engine.Ask {
 	a := ask(client, setOf(bucket.NewSlots(n)))
-	a.Scope = rules.All
 	return a
 }
 
@@ -77,7 +75,6 @@ func TestWhoIsNotHelpedByWaitingDoesNotWait(t *testing.T) {
 		start := time.Now()
 
 		banned := ask("banned", setOf(perHour(5), bucket.NewBan(3_600_000, 3_600_000)))
-		banned.Bans = bucket.AllBans
 		require.False(t, take(t, e, 6, banned).Allowed)
 		require.True(t, take(t, e, 5, banned).Allowed)
 		require.True(t, take(t, e, 1, banned).Banned)
@@ -103,7 +100,7 @@ func TestARequestWaitsOnlyInQueuesOfItsAsks(t *testing.T) {
 		q := engine.Queue{Length: 9, Wait: time.Second}
 		account, key := holding("account", 1), ask("key", setOf(perHour(1), bucket.NewBan(7_200_000, 7_200_000)))
 		account.N, account.Queue = 1, q
-		key.N, key.Bans = 1, bucket.AllBans
+		key.N = 1
 		both := func() ([]engine.Answer, <-chan error) {
 			answers := make([]engine.Answer, 2)
 			return answers, goes(func() error {
@@ -235,7 +232,6 @@ func TestARequestHasOneDeadline(t *testing.T) {
 						asks := func() (all []engine.Ask) {
 							for _, client := range []string{"k", "u"} {
 								one := failing(client, setOf(perHour(9), bucket.NewBan(1000, 1000), bucket.NewSlots(1)), failure)
-								one.Scope, one.Bans = rules.All, bucket.AllBans
 								all = append(all, one)
 							}
 							return all

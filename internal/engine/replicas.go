@@ -27,7 +27,7 @@ import (
 // ends. A dead process is counted for [inflight.Life].
 type replica struct {
 	name  string
-	ask   Ask           // for the slot
+	slot  Subject       // of whose slots it holds one
 	local *memory.Store // decides if Redis does not
 	count atomic.Int64  // of replicas; 0 until Redis has answered
 
@@ -70,13 +70,13 @@ const (
 func (e *Engine) joinReplica() *replica {
 	slots, set := bucket.NewSlots(maxReplicas), new(rules.Set)
 	set.Guard(nil, &slots)
-	ask := Ask{Client: replicaKey, Set: set, Scope: rules.All}
-	name := fmt.Sprintf("%s%s", e.redis, e.key(&ask))
+	slot := Subject{Client: replicaKey, Set: set}
+	name := fmt.Sprintf("%s%s", e.redis, e.key(&slot))
 	inProcess.Lock()
 	defer inProcess.Unlock()
 	r := inProcess.replicas[name].Value()
 	if r == nil {
-		r = &replica{name: name, ask: ask, local: memory.New(memory.MaxBuckets)}
+		r = &replica{name: name, slot: slot, local: memory.New(memory.MaxBuckets)}
 		maps.DeleteFunc(inProcess.replicas, func(_ string, r weak.Pointer[replica]) bool { return r.Value() == nil })
 		if inProcess.replicas == nil {
 			inProcess.replicas = map[string]weak.Pointer[replica]{}
@@ -136,7 +136,7 @@ func (e *Engine) countAgain() {
 	if number == 0 {
 		return
 	}
-	c := e.call(bucket.Op{Verb: bucket.Take, Charges: 1, N: 1}, &r.ask, rules.All)
+	c := e.call(bucket.Op{Verb: bucket.Take, Charges: 1, N: 1}, &r.slot, rules.All)
 	defer e.release(c)
 	c.Attempt = bucket.Attempt{Number: number, Ended: number - 1} // and what these held is given back
 	ctx, cancel := context.WithTimeout(context.Background(), e.Timeout)
@@ -204,7 +204,7 @@ func (e *Engine) leaveReplicas() {
 	if left := e.replica.leave(e); left.number > 0 {
 		ctx, cancel := context.WithTimeout(context.Background(), e.Timeout)
 		defer cancel()
-		e.redis.Report(ctx, []inflight.Update{{Key: string(e.key(&e.replica.ask)), Ended: left.number, Doubt: left.late}})
+		e.redis.Report(ctx, []inflight.Update{{Key: string(e.key(&e.replica.slot)), Ended: left.number, Doubt: left.late}})
 	}
 }
 

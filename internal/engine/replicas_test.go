@@ -99,11 +99,11 @@ func TestEnginesOfAProcessAreOneReplica(t *testing.T) {
 		five, other := b.ofProcess(t)
 		require.Equal(t, 2, other.Stats().Replicas)
 		b.Cut.Store(true)
-		admitted := func(of []*engine.Engine, key string, set *rules.Set, scope rules.Scope) (n int) {
+		admitted := func(of []*engine.Engine, key string, set *rules.Set) (n int) {
 			for range 30 {
 				for _, e := range of {
 					one := ask(key, set)
-					one.Failure, one.Scope = engine.FailLocal, scope
+					one.Failure = engine.FailLocal
 					if answer := take(t, e, 1, one); answer.Allowed {
 						require.Equal(t, engine.FromLocal, answer.Source)
 						n++
@@ -115,12 +115,12 @@ func TestEnginesOfAProcessAreOneReplica(t *testing.T) {
 		hourly, inFlight := setOf(limit("h", 100, 3_600_000)), setOf(bucket.NewSlots(10))
 		for round := range 3 {
 			require.Equal(t, 2, five[4].Stats().Replicas)
-			require.Equal(t, 50, admitted(five, fmt.Sprint("all", round), hourly, rules.Tokens))
-			require.Equal(t, 30, admitted(five[:1], fmt.Sprint("one", round), hourly, rules.Tokens))
+			require.Equal(t, 50, admitted(five, fmt.Sprint("all", round), hourly))
+			require.Equal(t, 30, admitted(five[:1], fmt.Sprint("one", round), hourly))
 			time.Sleep(time.Minute)
 		}
-		require.Equal(t, 5, admitted(five, "slots", inFlight, rules.All))
-		require.Equal(t, 5, admitted([]*engine.Engine{other}, "slots", inFlight, rules.All))
+		require.Equal(t, 5, admitted(five, "slots", inFlight))
+		require.Equal(t, 5, admitted([]*engine.Engine{other}, "slots", inFlight))
 	})
 }
 

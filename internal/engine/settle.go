@@ -12,27 +12,19 @@ import (
 
 // Charge is what a decision took.
 type Charge struct {
-	prefix, client string
-	tenant         bucket.Tenant
-	set            *rules.Set
-	n              int64 // tokens
-	source         Source
-	share          *rules.Set       // by which this process decided, if it did
-	attempt        int64            // that holds a slot; 0 is none
-	receipt        *receipt.Receipt // nil if nothing is to be given back
+	of      Subject
+	n       int64 // tokens
+	source  Source
+	share   *rules.Set       // by which this process decided, if it did
+	attempt int64            // that holds a slot; 0 is none
+	receipt *receipt.Receipt // nil if nothing is to be given back
 }
 
 // Charge returns what the decision on an Ask took.
 func (a *Answer) Charge(ask *Ask) Charge {
 	return Charge{
-		prefix: ask.Prefix, client: ask.Client, tenant: ask.Tenant, set: ask.Set,
-		n: a.Granted, source: a.Source, share: a.share, attempt: a.attempt, receipt: a.receipt,
+		of: ask.Subject, n: a.Granted, source: a.Source, share: a.share, attempt: a.attempt, receipt: a.receipt,
 	}
-}
-
-// ask returns an Ask about the client of a charge.
-func (c *Charge) ask() Ask {
-	return Ask{Prefix: c.prefix, Client: c.client, Tenant: c.tenant, Set: c.set}
 }
 
 // Settle makes each charge as large as the work that was done, actual tokens, all at the same time: one
@@ -71,19 +63,18 @@ func (e *Engine) settle(ctx context.Context, charge *Charge, actual int64) error
 
 // hasBuckets reports whether tokens were taken of buckets.
 func (c *Charge) hasBuckets() bool {
-	return c.set != nil && c.set.Counts(rules.Limits) && c.source != FromOpen
+	return c.of.Set != nil && c.of.Set.Counts(rules.Limits) && c.source != FromOpen
 }
 
 // correct changes the buckets from which a charge was taken.
 func (e *Engine) correct(ctx context.Context, charge *Charge, op bucket.Op) error {
-	ask := charge.ask()
 	if charge.source == FromLocal {
-		key := e.key(&ask)
-		op.Tenant = charge.tenant
+		key := e.key(&charge.of)
+		op.Tenant = charge.of.Tenant
 		e.applyLocally(key, clientkey.Hash(key), charge.share.Buckets(rules.Limits), op)
 		return nil
 	}
-	c := e.call(op, &ask, rules.Limits)
+	c := e.call(op, &charge.of, rules.Limits)
 	defer e.release(c)
 	if err := e.apply(ctx, c); err != nil {
 		return Unavailable(ctx, err)
@@ -95,7 +86,7 @@ func (e *Engine) correct(ctx context.Context, charge *Charge, op bucket.Op) erro
 // that its receipt makes.
 func (e *Engine) returnOf(charge *Charge, n int64,
 	claims func(*receipt.Receipt, []bucket.Bucket, int64, bool) []bucket.Claim) bucket.Op {
-	set := charge.set
+	set := charge.of.Set
 	if charge.source == FromLocal {
 		set = charge.share
 	}

@@ -74,7 +74,7 @@ func (e *Engine) takeEach(ctx context.Context, start time.Time, asks []Ask, answ
 	within, cancel := e.within(ctx, start)
 	defer cancel()
 	return e.takeInTurn(within, asks, answers, func(ask *Ask, answer *Answer) error {
-		return e.take(within, takeAll(ask), ask.N, ask, answer)
+		return e.take(within, takeOf(ask), ask.N, ask, answer)
 	})
 }
 
@@ -107,12 +107,16 @@ func (e *Engine) lookAtRest(ctx context.Context, asks []Ask, answers []Answer) {
 	if answers[denied].Source == FromLocal {
 		outage = answers[denied].Err
 	}
+	scope := rules.Tokens
+	if e.redis == nil {
+		scope = rules.All
+	}
 	for i := denied + 1; i < len(asks); i++ {
 		ask, answer := &asks[i], &answers[i]
-		if answer.Decided || ask.N == 0 || !ask.Set.Counts(e.looksAt(ask)) {
+		if answer.Decided || ask.N == 0 || !ask.Set.Counts(scope) {
 			continue
 		}
-		err := e.lookAt(ctx, *ask, answer, e.looksAt(ask), answers[denied].Source != FromCache, outage)
+		err := e.lookAt(ctx, *ask, answer, scope, answers[denied].Source != FromCache, outage)
 		if err == nil && denies(*answer) && answers[denied].Source != FromCache {
 			_, err = e.banFor(ctx, asks[i:i+1], answers[i:i+1])
 		}
@@ -120,14 +124,6 @@ func (e *Engine) lookAtRest(ctx context.Context, asks []Ask, answers []Answer) {
 			answer.reset()
 		}
 	}
-}
-
-// looksAt returns what of an Ask is looked at after a denial: in this process slots too.
-func (e *Engine) looksAt(ask *Ask) rules.Scope {
-	if e.redis == nil {
-		return ask.Scope
-	}
-	return min(ask.Scope, rules.Tokens)
 }
 
 // banFor denies one Ask, which was found to be denied, so that it bans: a look does not. It is false if there
@@ -151,7 +147,7 @@ func (e *Engine) banFor(ctx context.Context, ask []Ask, answer []Answer) (denied
 // bansOf returns how many of the Asks may ban their client. A script knows one ban.
 func bansOf(asks []Ask) (n int) {
 	for i := range asks {
-		if asks[i].bans() {
+		if asks[i].Set.Bans() {
 			n++
 		}
 	}
@@ -187,7 +183,7 @@ func (e *Engine) takeTogether(ctx context.Context, asks []Ask, answers []Answer)
 		t.endAttempts(e, nil)
 		return nil
 	}
-	t.call = e.call(bucket.Op{}, t.asks[0], t.asks[0].Scope)
+	t.call = e.call(bucket.Op{}, &t.asks[0].Subject, rules.All)
 	c := t.call
 	wire.Join(c, t.calls)
 	outage := e.store.Do(ctx, c)
@@ -202,7 +198,7 @@ func (e *Engine) takeTogether(ctx context.Context, asks []Ask, answers []Answer)
 	return e.takeInTurn(ctx, asks, answers, func(ask *Ask, answer *Answer) error {
 		c := t.calls[slices.Index(t.asks, ask)]
 		answer.begin(e, ask, c)
-		err := e.fallBack(ctx, c, c.Op, ask, answer, outage)
+		err := e.fallBack(ctx, c, ask, answer, outage)
 		e.endAttempt(c, answer, err)
 		answer.allowFree(ask.N)
 		return err
@@ -236,7 +232,7 @@ func (t *together) release(e *Engine) {
 
 // add adds an Ask. It reports whether that is known to be denied.
 func (t *together) add(e *Engine, ask *Ask, answer *Answer) (known bool) {
-	c := e.call(takeAll(ask), ask, ask.Scope)
+	c := e.call(takeOf(ask), &ask.Subject, rules.All)
 	t.asks, t.answers, t.calls = append(t.asks, ask), append(t.answers, answer), append(t.calls, c)
 	answer.begin(e, ask, c)
 	c.Op.Bans = ask.whichBan()
@@ -246,7 +242,7 @@ func (t *together) add(e *Engine, ask *Ask, answer *Answer) (known bool) {
 	if !e.isDenied(c, ask) {
 		return false
 	}
-	answer.judge(c, c.Op, ask, FromCache)
+	answer.judge(c, ask, FromCache)
 	return true
 }
 
@@ -266,10 +262,10 @@ func (t *together) judge(e *Engine, c *dispatch.Call) {
 	wire.Split(c, t.calls)
 	for i, single := range t.calls {
 		ask, answer, found := t.asks[i], t.answers[i], single.States
-		_, fits := ask.Set.Fit(ask.Scope, found, single.Op)
+		_, fits := ask.Set.Fit(rules.All, found, single.Op)
 		answer.Decided, answer.Source = true, FromStore
 		answer.Verdict, answer.Statuses = ask.Set.JudgeOf(
-			ask.Scope, found, single.Op.N, charges, fits, ask.Report, answer.Statuses)
+			rules.All, found, single.Op.N, charges, fits, ask.Report, answer.Statuses)
 		answer.receipt.Fill(c.Sent, found)
 		single.Sent, single.Received = c.Sent, c.Received
 		e.noteBan(single, ask, answer)

@@ -45,8 +45,8 @@ func TestTakeTakesOfEveryAskOrOfNone(t *testing.T) {
 		require.Equal(t, rules.Verdict{
 			Allowed: true, Granted: 3, Remaining: 2, ResetAfter: 36 * time.Second,
 		}, answers[1].Verdict)
-		require.Equal(t, e.Hash(&one), answers[0].Hash)
-		require.Equal(t, e.Hash(&two), answers[1].Hash)
+		require.Equal(t, e.Hash(&one.Subject), answers[0].Hash)
+		require.Equal(t, e.Hash(&two.Subject), answers[1].Hash)
 		require.Len(t, answers[0].Statuses, 1)
 		require.Len(t, answers[1].Statuses, 2)
 
@@ -157,11 +157,9 @@ func TestOneScriptDecidesOnSeveralAsks(t *testing.T) {
 	one, two := ask("one", setOf(perMinute(10))), ask("two", setOf(perMinute(10)))
 	banned := ask("banned", setOf(perMinute(10), bucket.NewBan(1000, 1000)))
 	slots := ask("slots", setOf(perMinute(10), bucket.NewSlots(9)))
-	slots.Scope = rules.All
 	other := slots
 	other.Client = "other"
-	limits := banned
-	limits.Scope = rules.Limits
+	limits := scoped(banned, rules.Limits)
 	for name, row := range map[string]struct {
 		asks    []engine.Ask
 		turns   bool
@@ -204,7 +202,6 @@ func TestADenialOfSeveralAsksGivesBackWhatWasTaken(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *bench) {
 				e := start(b, t)
 				one := ask("one", setOf(perMinute(10), bucket.NewSlots(2)))
-				one.Scope = rules.All
 				require.True(t, take(t, e, 0, one).Allowed)
 				held := one
 				held.Set = setOf(bucket.NewSlots(2))
@@ -333,7 +330,6 @@ func TestAHookThatEndsTheGoroutineLeavesNothingTaken(t *testing.T) {
 		}))
 		e, ban := b.start(t, rdb, engine.Config{}, 64), bucket.NewBan(1000, 1000) // no script knows two bans
 		one, two := ask("one", setOf(perHour(10), ban, bucket.NewSlots(2))), ask("two", setOf(perHour(10), ban))
-		one.Scope = rules.All
 		asks := []engine.Ask{one, two}
 		require.NoError(t, takeN(t.Context(), e, 11, asks, make([]engine.Answer, 2))) // loads the scripts
 		scripts.Store(2)
@@ -465,7 +461,6 @@ func TestABanIsForWhatItsOwnKeyLacks(t *testing.T) {
 		return func(t *testing.T, b *bench) {
 			e := b.redis(t)
 			own, other := ask("own", setOf(perHour(3), bucket.NewBan(60_000, 60_000))), ask("other", setOf(perHour(2)))
-			own.Bans = bucket.AllBans
 			asks := []engine.Ask{own, other}
 			if !first {
 				asks = []engine.Ask{other, own}

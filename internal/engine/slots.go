@@ -22,28 +22,24 @@ func (e *Engine) Release(charge *Charge) {
 	if charge.attempt == 0 {
 		return
 	}
-	ask := charge.ask()
-	key := e.key(&ask)
+	key := e.key(&charge.of)
 	e.slots.Release(key, charge.attempt)
 	e.wake(key, false)
 }
 
 // attempts reports whether a decision on an Ask takes a slot.
-func (a *Ask) attempts() bool { return a.Scope == rules.All && a.Set.Slots() >= 0 }
-
-// bans reports whether a denial of an Ask may ban the client.
-func (a *Ask) bans() bool { return a.Scope != rules.Limits && a.Set.Bans() }
+func (a *Ask) attempts() bool { return a.scope == rules.All && a.Set.Slots() >= 0 }
 
 // whichBan returns which denials of an Ask ban the client. While a request waits none does, and with a queue
 // none for want of a slot.
 func (a *Ask) whichBan() bucket.Bans {
 	switch {
-	case !a.bans() || a.waits():
+	case !a.Set.Bans() || a.UpTo || a.waits():
 		return bucket.NoBans
-	case a.queues() && a.Bans == bucket.AllBans:
+	case a.queues():
 		return bucket.LimitBans
 	}
-	return a.Bans
+	return bucket.AllBans
 }
 
 // decideGuarded decides on a call on a ban, slots or both.
@@ -83,8 +79,8 @@ func (e *Engine) loseAttempt(c *dispatch.Call) {
 
 // noteBan keeps for how long a client that is denied is banned.
 func (e *Engine) noteBan(c *dispatch.Call, ask *Ask, answer *Answer) {
-	if ask.bans() && !answer.Allowed && answer.Source == FromStore {
-		e.bans.note(c.Hash, ask.Set.Banned(ask.Scope, c.States))
+	if ask.Set.Bans() && !answer.Allowed && answer.Source == FromStore {
+		e.bans.note(c.Hash, ask.Set.Banned(rules.All, c.States))
 	}
 }
 

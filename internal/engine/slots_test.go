@@ -15,7 +15,6 @@ import (
 // acquiring returns an Ask that takes one of so many slots, and tokens of an hour.
 func acquiring(client string, slots int64) engine.Ask {
 	one := ask(client, setOf(perHour(1000), bucket.NewSlots(slots)))
-	one.Scope = rules.All
 	return one
 }
 
@@ -41,11 +40,10 @@ func TestASlotIsHeldUntilItIsReleased(t *testing.T) {
 			a := take(t, e, 1, one)
 			require.Equal(t, noSlot, a.Verdict)
 			require.False(t, a.HasSlot())
-			require.Equal(t, e.Hash(&one), a.Hash)
+			require.Equal(t, e.Hash(&one.Subject), a.Hash)
 			release(e, one, a) // nothing
 		}
-		tokens := one
-		tokens.Scope = rules.Tokens
+		tokens := scoped(one, rules.Tokens)
 		a := take(t, e, 1, tokens)
 		require.True(t, a.Allowed)
 		require.False(t, a.HasSlot())
@@ -61,8 +59,7 @@ func TestASlotIsHeldUntilItIsReleased(t *testing.T) {
 func TestALookTakesNoSlot(t *testing.T) {
 	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
 		one := acquiring("k", 1)
-		tokens := one
-		tokens.Scope = rules.Tokens
+		tokens := scoped(one, rules.Tokens)
 		take(t, e, 5, tokens)
 		asks, answers := []engine.Ask{one}, make([]engine.Answer, 1)
 		for range 2 {
@@ -115,12 +112,10 @@ func TestCloseReportsASlotThatACallInFlightHasLost(t *testing.T) {
 func TestSlotsNeedNoLimits(t *testing.T) {
 	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
 		one := ask("slots", setOf(bucket.NewSlots(1)))
-		one.Scope = rules.All
 		a := take(t, e, 1, one)
 		require.True(t, a.HasSlot())
 		require.False(t, take(t, e, 1, one).Allowed)
 		none := ask("none", setOf(perMinute(10)))
-		none.Scope = rules.All
 		a = take(t, e, 1, none)
 		require.False(t, a.HasSlot())
 		require.Equal(t, 1, e.Stats().Slots)

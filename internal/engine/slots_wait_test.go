@@ -74,7 +74,7 @@ func TestACallerThatFindsNoRoomToWaitIsDenied(t *testing.T) {
 		answer := engine.Answer{Verdict: rules.Verdict{Granted: 5}, Statuses: make([]rules.Status, 4)}
 		require.NoError(t, takeQueued(t.Context(), e, 1, &one, &answer, 1, time.Minute))
 		require.Equal(t, engine.Answer{
-			Verdict: noSlot, Decided: true, Source: engine.FromStatic, Hash: e.Hash(&one), QueueFull: true,
+			Verdict: noSlot, Decided: true, Source: engine.FromStatic, Hash: e.Hash(&one.Subject), QueueFull: true,
 			Statuses: []rules.Status{{Resource: 1, Full: 1, More: time.Second, Denies: true}},
 		}, answer)
 		one.Report = rules.ReportNone
@@ -91,12 +91,10 @@ func TestACallerThatFindsNoRoomToWaitIsDenied(t *testing.T) {
 func TestACallerThatIsBannedAndFindsNoRoomIsToldWhenTheBanEnds(t *testing.T) {
 	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
 		one := ask("k", setOf(perHour(2), bucket.NewBan(60_000, 60_000), bucket.NewSlots(1)))
-		one.Scope, one.Bans = rules.All, bucket.AllBans
 		take(t, e, 1, one)
 		first := queued(t.Context(), e, one, new(engine.Answer), 1, 10*time.Second)
 		require.Zero(t, e.Stats().Bans, "for want of a slot nobody is banned while others wait")
-		tokens := one
-		tokens.Scope = rules.Tokens
+		tokens := scoped(one, rules.Tokens)
 		require.False(t, take(t, e, 2, tokens).Allowed)
 		time.Sleep(50 * ms)
 		var answer engine.Answer
@@ -202,7 +200,6 @@ func TestACallerLooksForTheSlotsOfOtherProcesses(t *testing.T) {
 // twoTokens is a question about a slot and one of two tokens an hour.
 func twoTokens(client string) engine.Ask {
 	a := ask(client, setOf(perHour(2), bucket.NewSlots(1)))
-	a.Scope = rules.All
 	return a
 }
 
@@ -233,7 +230,7 @@ func TestManyCallersLookMoreSeldom(t *testing.T) {
 						done[i] = queued(t.Context(), e, one, &answers[i], 1, row.wait)
 					}
 					time.Sleep(row.gone)
-					one.Scope = rules.Tokens
+					one = scoped(one, rules.Tokens)
 					take(t, e, 1, one)
 					require.NoError(t, <-done[last])
 					require.Equal(t, row.noticed, time.Since(start))
@@ -246,7 +243,7 @@ func TestManyCallersLookMoreSeldom(t *testing.T) {
 				take(t, e, 1, alone)
 				start := time.Now()
 				looks := queued(t.Context(), e, alone, new(engine.Answer), 1, time.Second)
-				alone.Scope = rules.Tokens
+				alone = scoped(alone, rules.Tokens)
 				take(t, e, 1, alone)
 				require.NoError(t, <-looks)
 				require.Equal(t, 100*ms, time.Since(start), "nobody else looks any more")
@@ -259,7 +256,6 @@ func TestManyCallersLookMoreSeldom(t *testing.T) {
 func TestCallersWhomNoSlotHelpsDoNotWait(t *testing.T) {
 	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
 		one := ask("k", setOf(perHour(5), bucket.NewSlots(1)))
-		one.Scope = rules.All
 		take(t, e, 1, one)
 		first := queued(t.Context(), e, one, new(engine.Answer), 1, time.Second)
 		start := time.Now()
@@ -274,8 +270,7 @@ func TestCallersWhomNoSlotHelpsDoNotWait(t *testing.T) {
 		require.Zero(t, time.Since(start))
 		require.NoError(t, <-first)
 		require.Equal(t, time.Second, time.Since(start))
-		tokens := one
-		tokens.Scope = rules.Tokens
+		tokens := scoped(one, rules.Tokens)
 		take(t, e, 4, tokens)
 		start = time.Now()
 		require.NoError(t, takeQueued(t.Context(), e, 5, &one, &answer, 1, time.Second))
@@ -308,7 +303,6 @@ func TestAWaitForASlotGoesOnInTheNextCalendarPeriod(t *testing.T) {
 		slots := bucket.NewSlots(1)
 		set.Guard(nil, &slots)
 		one := ask("k", set)
-		one.Scope = rules.All
 		held := take(t, e, 4, one)
 		done := queued(t.Context(), e, one, new(engine.Answer), 1, time.Minute)
 		time.Sleep(2 * time.Second)
@@ -338,13 +332,12 @@ func TestCallersWaitForSlotsAloneToo(t *testing.T) {
 func TestABannedClientWaitsForNothing(t *testing.T) {
 	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
 		one := ask("k", setOf(limit("s", 1, 1000), bucket.NewBan(1000, 1000), bucket.NewSlots(1)))
-		one.Bans = bucket.AllBans
 		take(t, e, 1, one)
 		take(t, e, 1, one)
 		start := time.Now()
 		for _, set := range []*rules.Set{one.Set, setOf(bucket.NewBan(1000, 1000))} {
 			waiting, answer := one, engine.Answer{}
-			waiting.Scope, waiting.Set = rules.All, set
+			waiting.Set = set
 			require.NoError(t, takeQueued(t.Context(), e, 1, &waiting, &answer, 1, time.Minute))
 			require.True(t, answer.Banned)
 			require.Zero(t, time.Since(start))

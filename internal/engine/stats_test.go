@@ -24,7 +24,6 @@ func TestStatsCountWhatThisProcessKnows(t *testing.T) {
 		take(t, e, 1, slot)
 		take(t, e, 1, slot)
 		banned := ask("banned", setOf(perHour(10), bucket.NewBan(60_000, 60_000)))
-		banned.Bans = bucket.AllBans
 		take(t, e, 10, banned)
 		take(t, e, 1, banned)
 		blocked := ask("blocked", setOf(perHour(10), perMinute(10)))

@@ -57,22 +57,9 @@ func (e *Engine) takeNow(ctx context.Context, asks []Ask, answers []Answer) erro
 	case counted == 0:
 		return nil
 	case len(asks) == 1:
-		return e.take(ctx, takeAll(&asks[0]), asks[0].N, &asks[0], &answers[0])
+		return e.take(ctx, takeOf(&asks[0]), asks[0].N, &asks[0], &answers[0])
 	}
 	return e.takeSeveral(ctx, asks, answers, counted)
-}
-
-// TakeUpTo takes as many tokens as there are, up to n.
-func (e *Engine) TakeUpTo(ctx context.Context, n int64, ask *Ask, answer *Answer) error {
-	if err := e.ready(ctx); err != nil {
-		return err
-	}
-	answer.reset()
-	if e.static(n, ask, answer) {
-		return nil
-	}
-	ask.Bans = bucket.NoBans // who takes fewer tokens than n is not denied
-	return e.take(ctx, bucket.Op{Verb: bucket.Take, Charges: min(n, ask.Set.Burst()), N: 1}, n, ask, answer)
 }
 
 // Peek looks at what one token would meet under each Ask, one after another, within one timeout. It
@@ -107,7 +94,7 @@ func (e *Engine) Status(ctx context.Context, ask *Ask, answer *Answer) error {
 		return err
 	}
 	answer.reset()
-	if !ask.Set.Counts(ask.Scope) {
+	if !ask.Set.Counts(rules.All) {
 		return nil
 	}
 	ask.Report = rules.ReportFull
@@ -116,7 +103,7 @@ func (e *Engine) Status(ctx context.Context, ask *Ask, answer *Answer) error {
 
 // static answers an Ask that needs no bucket.
 func (e *Engine) static(n int64, ask *Ask, answer *Answer) bool {
-	verdict, ok := ask.Set.Static(ask.Scope, n)
+	verdict, ok := ask.Set.Static(rules.All, n)
 	if !ok {
 		return false
 	}
@@ -127,10 +114,12 @@ func (e *Engine) static(n int64, ask *Ask, answer *Answer) bool {
 	return true
 }
 
-// takeAll returns the operation that takes the tokens of an Ask or none. It only looks for 0 tokens, and
-// for more than there ever are.
-func takeAll(ask *Ask) bucket.Op {
+// takeOf returns the operation that takes the tokens of an Ask or none, or as many as there are. It only looks
+// for 0 tokens, and for more than there ever are.
+func takeOf(ask *Ask) bucket.Op {
 	switch n := ask.N; {
+	case ask.UpTo:
+		return bucket.Op{Verb: bucket.Take, Charges: min(n, ask.Set.Burst()), N: 1}
 	case n == 0:
 		return bucket.Peek(1)
 	case n > ask.Set.Burst():
@@ -142,7 +131,7 @@ func takeAll(ask *Ask) bucket.Op {
 
 // take decides on one Ask that has buckets.
 func (e *Engine) take(ctx context.Context, op bucket.Op, n int64, ask *Ask, answer *Answer) (err error) {
-	c := e.call(op, ask, ask.Scope)
+	c := e.call(op, &ask.Subject, rules.All)
 	defer e.release(c)
 	answer.begin(e, ask, c)
 	if ask.Set.Guarded() {
@@ -170,10 +159,9 @@ func (a *Answer) allowFree(n int64) {
 
 // decide decides on a call by the first layer that can.
 func (e *Engine) decide(ctx context.Context, c *dispatch.Call, ask *Ask, answer *Answer) error {
-	op := c.Op // a layer may ask Redis for more
 	for _, layer := range layers {
 		if done, err := layer(e, ctx, c, ask, answer); err != nil {
-			return e.fallBack(ctx, c, op, ask, answer, err)
+			return e.fallBack(ctx, c, ask, answer, err)
 		} else if done {
 			break
 		}
@@ -187,13 +175,13 @@ func (e *Engine) askStore(ctx context.Context, c *dispatch.Call, ask *Ask, answe
 		return false, err
 	}
 	answer.receipt.Fill(c.Sent, c.States)
-	answer.judge(c, c.Op, ask, FromStore)
+	answer.judge(c, ask, FromStore)
 	e.noteDecision(c, answer.Allowed)
 	return true, nil
 }
 
 // judge fills in the answer from the states of a call.
-func (a *Answer) judge(c *dispatch.Call, op bucket.Op, ask *Ask, source Source) {
-	a.Verdict, a.Statuses = ask.Set.Judge(ask.Scope, c.States, op, ask.Report, a.Statuses)
+func (a *Answer) judge(c *dispatch.Call, ask *Ask, source Source) {
+	a.Verdict, a.Statuses = ask.Set.Judge(ask.scope, c.States, c.Op, ask.Report, a.Statuses)
 	a.Decided, a.Source = true, source
 }

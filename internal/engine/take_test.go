@@ -34,7 +34,7 @@ func TestTakeTakesAllTokensOrNone(t *testing.T) {
 			require.Equal(t, row.want, answers[0].Verdict, row.n)
 			require.True(t, answers[0].Decided)
 			require.Equal(t, engine.FromStore, answers[0].Source)
-			require.Equal(t, e.Hash(&asks[0]), answers[0].Hash)
+			require.Equal(t, e.Hash(&asks[0].Subject), answers[0].Hash)
 			require.Equal(t, []rules.Status{
 				{Remaining: row.want.Remaining, Full: 10, More: 6 * time.Second, Denies: row.denies},
 			}, answers[0].Statuses, row.n)
@@ -75,7 +75,7 @@ func TestSetsThatCountNothingAreAnsweredAtOnce(t *testing.T) {
 				require.ElementsMatch(t, row.statuses, answers[0].Statuses, name)
 			}
 			check(3, takeN(t.Context(), e, 3, asks, answers))
-			check(3, e.TakeUpTo(t.Context(), 3, &asks[0], &answers[0]))
+			check(3, takeUpTo(t.Context(), e, 3, &asks[0], &answers[0]))
 			check(0, e.Peek(t.Context(), asks, answers))
 			check(3, waitN(t.Context(), e, 3, &asks[0], &answers[0]))
 			check(3, takeQueued(t.Context(), e, 3, &asks[0], &answers[0], 1, time.Second))
@@ -100,7 +100,7 @@ func TestADenialIsRememberedUntilTokensAreTaken(t *testing.T) {
 				Remaining: 2, RetryAfter: 18 * time.Second, ResetAfter: 48 * time.Second,
 			}, a.Verdict)
 			require.Equal(t, []rules.Status{{Remaining: 2, Full: 10, More: 6 * time.Second, Denies: true}}, a.Statuses)
-			require.Equal(t, e.Hash(&one), a.Hash)
+			require.Equal(t, e.Hash(&one.Subject), a.Hash)
 			require.True(t, a.Decided)
 			require.Equal(t, 1, e.Stats().Denials)
 		}
@@ -135,8 +135,7 @@ func TestTakeUpToTakesWhatThereIs(t *testing.T) {
 			{100, rules.Verdict{Allowed: true, Granted: 6, ResetAfter: time.Minute}},
 			{3, rules.Verdict{RetryAfter: 6 * time.Second, ResetAfter: time.Minute}},
 		} {
-			one.Bans = bucket.AllBans
-			require.NoError(t, e.TakeUpTo(t.Context(), row.n, &one, &answer))
+			require.NoError(t, takeUpTo(t.Context(), e, row.n, &one, &answer))
 			require.Equal(t, row.want, answer.Verdict)
 			require.Len(t, answer.Statuses, 1)
 		}
@@ -211,7 +210,7 @@ func TestNothingIsDecidedAfterTheContext(t *testing.T) {
 			require.ErrorIs(t, takeN(row.ctx, e, 1, asks[:1], answers[:1]), row.want)
 			require.False(t, answers[0].Decided)
 			require.ErrorIs(t, takeN(row.ctx, e, 1, asks, answers), row.want)
-			require.ErrorIs(t, e.TakeUpTo(row.ctx, 1, &asks[0], &answers[0]), row.want)
+			require.ErrorIs(t, takeUpTo(row.ctx, e, 1, &asks[0], &answers[0]), row.want)
 			require.ErrorIs(t, e.Peek(row.ctx, asks, answers), row.want)
 			require.ErrorIs(t, waitN(row.ctx, e, 1, &asks[0], &answers[0]), row.want)
 			require.ErrorIs(t, takeQueued(row.ctx, e, 1, &asks[0], &answers[0], 1, time.Second), row.want)

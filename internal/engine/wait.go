@@ -49,7 +49,7 @@ func (w *waiter) busyLine() (l lack, busy bool) {
 		if w.e.waiting.Empty() {
 			break
 		}
-		if !ask.queues() || !ask.Set.Counts(ask.Scope) || ask.N == 0 {
+		if !ask.queues() || !ask.Set.Counts(rules.All) || ask.N == 0 {
 			continue
 		}
 		l = w.lackOf(i)
@@ -100,7 +100,7 @@ func (w *waiter) wait(l lack, behind bool) error {
 			return w.deny(l)
 		case behind || w.undecided():
 			behind = true // it has not tried since
-			asks := len(w.Asks) > 1 || w.Asks[0].attempts() || w.Asks[0].bans()
+			asks := len(w.Asks) > 1 || w.Asks[0].attempts() || w.Asks[0].Set.Bans()
 			if done, err := w.look(l, asks, true); done {
 				return err
 			}
@@ -233,7 +233,7 @@ func (e *Engine) turn(pause time.Duration) time.Duration {
 func (e *Engine) lineOf(ask *Ask) fifo.Name {
 	text := strconv.AppendUint(nil, uint64(ask.Failure), 10)
 	text = append(text, ask.Tenant.Name...)
-	buckets := ask.Set.Buckets(min(ask.Scope, rules.Tokens))
+	buckets := ask.Set.Buckets(rules.Tokens)
 	for i := range buckets {
 		b := &buckets[i]
 		id := b.ID
@@ -245,7 +245,7 @@ func (e *Engine) lineOf(ask *Ask) fifo.Name {
 			text = strconv.AppendInt(append(text, ' '), n, 10)
 		}
 	}
-	name := fifo.Name{Key: string(e.key(ask)), Of: string(text)}
+	name := fifo.Name{Key: string(e.key(&ask.Subject)), Of: string(text)}
 	if ask.attempts() {
 		n := ask.Set.Buckets(rules.All)[ask.Set.Slots()].Capacity
 		name.Key, name.Of = slotsOf([]byte(name.Key)), strconv.FormatInt(n, 10)+" "+name.Of

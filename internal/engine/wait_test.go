@@ -23,7 +23,6 @@ func waits(ctx context.Context, e *engine.Engine, n int64, ask engine.Ask, answe
 func TestWaitTakesTokensAsSoonAsTheyAreThere(t *testing.T) {
 	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
 		one := ask("k", setOf(perMinute(10), bucket.NewBan(60_000, 60_000)))
-		one.Bans = bucket.AllBans
 		answer := engine.Answer{Decided: true, Statuses: make([]rules.Status, 2)}
 		start := time.Now()
 		require.NoError(t, waitN(t.Context(), e, 8, &one, &answer))
@@ -149,7 +148,6 @@ func TestCallersWhoWaitForOtherTokensHaveAQueueOfTheirOwn(t *testing.T) {
 		"another failure":     {func(a *engine.Ask) { a.Failure = engine.FailOpen }, 6 * time.Second},
 		"a floor":             {func(a *engine.Ask) { a.Set = floor }, 18 * time.Second},
 		"a ban":               {func(a *engine.Ask) { a.Set = banned }, 6 * time.Second},
-		"limits beside a ban": {func(a *engine.Ask) { a.Set, a.Scope = banned, rules.Limits }, 66 * time.Second},
 		"another limit":       {func(a *engine.Ask) { a.Set = setOf(perMinute(10), perHour(100)) }, 6 * time.Second},
 		"another bucket":      {func(a *engine.Ask) { a.Set = setOf(limit("n", 10, 60_000)) }, 0},
 		"a larger bucket":     {func(a *engine.Ask) { a.Set = setOf(larger) }, 0},
@@ -256,7 +254,6 @@ func TestAChangeAfterATryWakesWhoIsNotInTheLineYet(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *bench) {
 				e, one := b.redis(t), ask("k", setOf(row.lacks...))
-				one.Scope = rules.All
 				held := take(t, e, 1, one)
 				b.Late.Store(int64(20 * ms))
 				start := time.Now()

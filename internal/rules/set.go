@@ -19,9 +19,9 @@ import (
 type Scope uint8
 
 const (
-	Limits Scope = iota // and what tenants hold of one: to give back, charge, and block
-	Tokens              // limits and the ban: to take, wait, and reset
-	All                 // requests in flight too: to acquire, and to peek
+	All    Scope = iota // to take, peek and reset
+	Tokens              // not requests in flight: to look, while others wait for a slot
+	Limits              // and what tenants hold of one: to give back, charge, and block
 )
 
 // Set is what a decision is about. Once it is made, it does not change.
