@@ -1,8 +1,6 @@
 package engine
 
 import (
-	"context"
-	"errors"
 	"math"
 	"strconv"
 	"strings"
@@ -123,28 +121,31 @@ func (w *waiter) undecided() bool {
 	return false
 }
 
-// waitIn waits in one line.
+// waitIn waits in one line. If it came there behind others, or others go before it, it has not tried since.
 func (w *waiter) waitIn(l lack, behind bool) (next lack, moves bool, err error) {
-	e, joined, most := w.e, time.Now(), maxLine
+	most := maxLine
 	if w.endless {
 		most = math.MaxInt
 	}
-	turn, err := e.waiting.Join(w.ctx, e.closed, l.line, most, fifo.Caller{
-		Since: w.began, Until: w.leaves, Wants: w.Asks[l.ask].N, Expects: fifo.Expectation{At: l.at, Resource: l.resource},
+	turn := w.e.waiting.Join(l.line, most, fifo.Caller{
+		Since: w.began, Wants: w.Asks[l.ask].N, Expects: fifo.Expectation{At: l.at, Resource: l.resource},
 	})
-	w.Answers[l.ask].Waited += time.Since(joined)
-	switch {
-	case err == nil:
-		defer turn.Leave()
-		// What a change gave back before the request was in the line has woken nobody.
-		return w.inTurn(l, turn, behind || !turn.AtOnce || w.changes != e.changes.Load())
-	case left(w.ctx):
-		return lack{}, false, ended(w.ctx)
-	case errors.Is(err, fifo.ErrStopped):
-		return lack{}, false, errClosed()
+	if w.full = turn == nil; w.full {
+		return lack{}, false, w.denyBehind(l)
 	}
-	w.full = errors.Is(err, fifo.ErrFull)
-	return lack{}, false, w.denyBehind(l)
+	if !turn.AtOnce {
+		woken, err := w.sleep(l, untilEnd(w.leaves), turn.Wake)
+		if !woken {
+			turn.Leave() // it is told of those before it, and not of itself
+			if err == nil {
+				err = w.denyBehind(l)
+			}
+			return lack{}, false, err
+		}
+	}
+	defer turn.Leave()
+	// What a change gave back before the request was in the line has woken nobody.
+	return w.inTurn(l, turn, behind || !turn.AtOnce || w.changes != w.e.changes.Load())
 }
 
 // inTurn is what a request does while it is the first of a line. It moves to the next if it lacks something
@@ -187,39 +188,44 @@ func (w *waiter) pause(l lack, wake <-chan struct{}) (over bool, err error) {
 		if last := time.Until(w.until(w.leaves).Add(-e.Timeout)); last > 0 {
 			d = min(d, last) // it looks once more before it leaves
 		}
-		if left := time.Until(w.leaves); !w.leaves.IsZero() {
-			d = min(d, left)
-		}
+		d = min(d, untilEnd(w.leaves))
 	case l.at.IsZero():
 		d = outagePause
 	}
-	if err := e.sleep(w.ctx, &w.Answers[l.ask], d, wake); err != nil {
+	if _, err := w.sleep(l, d, wake); err != nil {
 		return false, err
 	}
-	return l.slot && !w.leaves.IsZero() && !time.Now().Before(w.leaves), nil
+	return l.slot && untilEnd(w.leaves) <= 0, nil
 }
 
-// sleep returns after a time, or when it is woken. The error is that the context or the engine
-// ended before.
-func (e *Engine) sleep(ctx context.Context, answer *Answer, d time.Duration, wake <-chan struct{}) error {
+// sleep returns after a time, at the end of the request's calls, or when it is woken. The error is that its caller
+// has left, or that the engine ended.
+func (w *waiter) sleep(l lack, d time.Duration, wake <-chan struct{}) (woken bool, err error) {
 	timer, start := time.NewTimer(d), time.Now()
 	defer func() {
 		timer.Stop()
-		answer.Waited += time.Since(start)
+		w.Answers[l.ask].Waited += time.Since(start)
 	}()
 	select {
 	case <-timer.C:
-		return nil
 	case <-wake:
-		return nil
-	case <-ctx.Done():
-		if left(ctx) {
-			return ended(ctx)
+		woken = true
+	case <-w.ctx.Done():
+		if left(w.ctx) {
+			err = ended(w.ctx)
 		}
-		return nil
-	case <-e.closed:
-		return errClosed()
+	case <-w.e.closed:
+		err = errClosed()
 	}
+	return woken, err
+}
+
+// untilEnd returns the time until an end; zero is no end.
+func untilEnd(end time.Time) time.Duration {
+	if end.IsZero() {
+		return math.MaxInt64
+	}
+	return time.Until(end)
 }
 
 // turn returns for how long a process is known to wait for a slot if it looks again after a pause.

@@ -1,10 +1,11 @@
-// Package fifo serves callers of the same key one at a time, in order of arrival.
+// Package fifo keeps callers of the same key in order of arrival, and wakes the first of them.
+//
+// It owns the queues, and what the first caller of each expects. It never waits itself: it knows neither for how
+// long its callers wait nor for what.
 package fifo
 
 import (
 	"container/list"
-	"context"
-	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -25,16 +26,15 @@ type Queues struct {
 	keys map[string][]*queue // the nonempty queues of each key; guarded by mu
 }
 
-// queue holds the callers of a name. It is the first caller's turn. Queues.mu guards it.
+// queue holds the callers of a name. Queues.mu guards it.
 type queue struct {
-	name    string
-	waiting list.List // of *place
+	name    Name
+	waiting list.List // of *Turn
 	wants   int64     // of all callers
-	wake    chan struct{}
 	expects Expectation
 }
 
-// Expectation is what the caller whose turn it is waits for.
+// Expectation is what the first caller of a queue waits for.
 type Expectation struct {
 	At       time.Time // when it has that; zero if nobody knows
 	Resource int
@@ -43,126 +43,93 @@ type Expectation struct {
 // Caller is one that waits.
 type Caller struct {
 	Since   time.Time // it stands before those that came later, but for the one whose turn it is
-	Until   time.Time // it waits no longer for its turn; zero is for ever
 	Wants   int64
 	Expects Expectation // of a queue that was empty
 }
 
-// place is a caller's place in a queue.
-type place struct {
-	turn  chan struct{} // closed when its turn begins
-	since time.Time
-	wants int64
-}
-
-// Errors of [Queues.Join], beside its context's.
-var (
-	ErrFull    = errors.New("the queue is full")
-	ErrOver    = errors.New("the turn did not come in time")
-	ErrStopped = errors.New("the queue was stopped")
-)
-
-// Turn is a caller's turn. It lasts until the caller calls Leave, once.
+// Turn is a caller's place in a queue. Its turn has come once it is the first. It lasts until the caller calls
+// Leave, once.
 type Turn struct {
-	Wake   <-chan struct{} // receives the calls of [Queues.Wake]
-	AtOnce bool            // the queue was empty
+	AtOnce bool          // the queue was empty
+	Wake   chan struct{} // receives when the turn comes, unless that is at once, and then the calls of [Queues.Wake]
 
+	since   time.Time
+	wants   int64
 	queues  *Queues
-	name    Name
 	queue   *queue
 	element *list.Element
 }
 
-// Join waits for the caller's turn. It returns an error if the context or the caller's time ends
-// before, if stop is closed, or if most callers are already in the queue.
-func (q *Queues) Join(ctx context.Context, stop <-chan struct{}, name Name, most int, c Caller) (*Turn, error) {
-	own := &place{make(chan struct{}), c.Since, c.Wants}
+// Join adds a caller to a queue. It returns nil if the queue has that many callers at most.
+func (q *Queues) Join(name Name, most int, c Caller) *Turn {
 	q.mu.Lock()
+	defer q.mu.Unlock()
 	l := q.findLocked(name)
-	if l != nil && l.waiting.Len() >= most {
-		q.mu.Unlock()
-		return nil, ErrFull
-	}
-	t := &Turn{AtOnce: l == nil, queues: q, name: name}
-	if t.AtOnce {
-		l = q.addLocked(name, c.Expects)
-	}
-	t.Wake, t.queue, t.element = l.wake, l, l.insertLocked(own)
-	q.mu.Unlock()
-	if t.AtOnce {
-		return t, nil
-	}
-	if err := own.wait(ctx, stop, c.Until); err != nil {
-		t.Leave()
-		return nil, err
-	}
-	return t, nil
-}
-
-// wait returns when the caller's turn has begun, or an error if it goes before.
-func (p *place) wait(ctx context.Context, stop <-chan struct{}, until time.Time) error {
-	var over <-chan time.Time
-	if !until.IsZero() {
-		timer := time.NewTimer(time.Until(until))
-		defer timer.Stop()
-		over = timer.C
-	}
-	select {
-	case <-p.turn:
+	t := &Turn{AtOnce: l == nil, Wake: make(chan struct{}, 1), since: c.Since, wants: c.Wants, queues: q}
+	switch {
+	case l == nil:
+		l = &queue{name: name, expects: c.Expects}
+		if q.keys == nil {
+			q.keys = map[string][]*queue{}
+		}
+		q.keys[name.Key] = append(q.keys[name.Key], l)
+	case l.waiting.Len() >= most:
 		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-stop:
-		return ErrStopped
-	case <-over:
-		return ErrOver
 	}
+	t.queue, t.element = l, l.insertLocked(t)
+	return t
 }
 
 // insertLocked adds a caller behind those that came before it, and behind the first.
-func (l *queue) insertLocked(p *place) *list.Element {
-	l.wants += p.wants
+func (l *queue) insertLocked(t *Turn) *list.Element {
+	l.wants += t.wants
 	before := l.waiting.Back()
-	for before != nil && before.Prev() != nil && p.since.Before(before.Value.(*place).since) {
+	for before != nil && before.Prev() != nil && t.since.Before(before.Value.(*Turn).since) {
 		before = before.Prev()
 	}
 	if before == nil {
-		return l.waiting.PushBack(p)
+		return l.waiting.PushBack(t)
 	}
-	return l.waiting.InsertAfter(p, before)
+	return l.waiting.InsertAfter(t, before)
 }
 
-// Expect sets what the caller waits for.
+// Expect sets what the caller waits for, whose turn it is.
 func (t *Turn) Expect(e Expectation) {
 	t.queues.mu.Lock()
 	defer t.queues.mu.Unlock()
 	t.queue.expects = e
 }
 
-// Leave removes the caller. If it was the first, the next caller's turn begins.
+// Leave removes the caller. If it was the first, the next caller's turn comes.
 func (t *Turn) Leave() {
 	q, l := t.queues, t.queue
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	first := l.waiting.Front() == t.element
-	l.wants -= l.waiting.Remove(t.element).(*place).wants
+	l.waiting.Remove(t.element)
+	l.wants -= t.wants
 	switch {
 	case l.waiting.Len() == 0:
-		q.removeLocked(t.name)
+		q.removeLocked(l)
 	case first:
-		close(l.waiting.Front().Value.(*place).turn)
+		l.wakeLocked()
 	}
 }
 
-// Wake wakes the callers whose turn it is in the queues of a key.
+// Wake wakes the first callers of the queues of a key.
 func (q *Queues) Wake(key string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, l := range q.keys[key] {
-		select {
-		case l.wake <- struct{}{}:
-		default:
-		}
+		l.wakeLocked()
+	}
+}
+
+// wakeLocked wakes the first caller. One that has not noticed yet is not woken twice.
+func (l *queue) wakeLocked() {
+	select {
+	case l.waiting.Front().Value.(*Turn).Wake <- struct{}{}:
+	default:
 	}
 }
 
@@ -190,10 +157,10 @@ func (q *Queues) Before(name Name, since time.Time) Line {
 		return Line{}
 	}
 	first := l.waiting.Front()
-	line := Line{Callers: l.waiting.Len(), Wants: l.wants, First: first.Value.(*place).wants, Expects: l.expects}
-	for e := l.waiting.Back(); e != first && since.Before(e.Value.(*place).since); e = e.Prev() {
+	line := Line{Callers: l.waiting.Len(), Wants: l.wants, First: first.Value.(*Turn).wants, Expects: l.expects}
+	for e := l.waiting.Back(); e != first && since.Before(e.Value.(*Turn).since); e = e.Prev() {
 		line.Callers--
-		line.Wants -= e.Value.(*place).wants
+		line.Wants -= e.Value.(*Turn).wants
 	}
 	return line
 }
@@ -201,29 +168,18 @@ func (q *Queues) Before(name Name, since time.Time) Line {
 // findLocked returns the queue of a name, or nil if it is empty.
 func (q *Queues) findLocked(name Name) *queue {
 	for _, l := range q.keys[name.Key] {
-		if l.name == name.Of {
+		if l.name == name {
 			return l
 		}
 	}
 	return nil
 }
 
-// addLocked adds a queue.
-func (q *Queues) addLocked(name Name, e Expectation) *queue {
-	if q.keys == nil {
-		q.keys = map[string][]*queue{}
-	}
-	l := &queue{name: name.Of, wake: make(chan struct{}, 1), expects: e}
-	q.keys[name.Key] = append(q.keys[name.Key], l)
-	return l
-}
-
 // removeLocked removes a queue.
-func (q *Queues) removeLocked(name Name) {
-	rest := slices.DeleteFunc(q.keys[name.Key], func(l *queue) bool { return l.name == name.Of })
-	if len(rest) == 0 {
-		delete(q.keys, name.Key)
-		return
+func (q *Queues) removeLocked(l *queue) {
+	key := l.name.Key
+	q.keys[key] = slices.DeleteFunc(q.keys[key], func(other *queue) bool { return other == l })
+	if len(q.keys[key]) == 0 {
+		delete(q.keys, key)
 	}
-	q.keys[name.Key] = rest
 }
