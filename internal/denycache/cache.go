@@ -22,9 +22,6 @@ const (
 	stripes = 64
 	// sharedStripes is how many stripes of keys that tenants share record their last charge.
 	sharedStripes = 1024
-	// maxInterned is how many slices of buckets denials may share. Other slices are kept too,
-	// unshared.
-	maxInterned = 64
 )
 
 // Cache remembers denials. A nil Cache remembers nothing.
@@ -46,9 +43,8 @@ const (
 // its call was sent before that time. If Forget empties the places before the entry is written, it
 // has already set the time, and Remember sees it.
 type Cache struct {
-	sets     int // a power of two
-	table    atomic.Pointer[[]atomic.Pointer[entry]]
-	interned [maxInterned]atomic.Pointer[[]bucket.Bucket]
+	sets  int // a power of two
+	table atomic.Pointer[[]atomic.Pointer[entry]]
 
 	start   time.Time
 	changed [stripes]atomic.Int64       // the last change of the stripe's keys by this process, since start
@@ -59,10 +55,10 @@ type Cache struct {
 type Subject struct {
 	Key     []byte
 	Hash    uint64
-	Buckets []bucket.Bucket
-	N       int64  // tokens of one charge
-	Waits   bool   // for tokens: it is denied for no longer than the states say
-	Shared  uint64 // the hash of the key whose changes end the denial, if that is another: of a tenant of it
+	Buckets []bucket.Bucket // of a set, which does not change
+	N       int64           // tokens of one charge
+	Waits   bool            // for tokens: it is denied for no longer than the states say
+	Shared  uint64          // the hash of the key whose changes end the denial, if that is another: of a tenant of it
 }
 
 // changes returns the hash of the key whose changes end the denial.
@@ -194,25 +190,12 @@ func (c *Cache) Remember(s Subject, r Denial) {
 			}
 		}
 	}
-	e := &entry{hash: s.Hash, key: string(s.Key), buckets: c.intern(s.Buckets), n: s.N, Denial: r}
+	e := &entry{hash: s.Hash, key: string(s.Key), buckets: s.Buckets, n: s.N, Denial: r}
 	e.States = slices.Clone(r.States)
 	place, old := choosePlace(places, e)
 	if place.CompareAndSwap(old, e) && c.changedSince(s.changes(), r.Sent) {
 		place.CompareAndSwap(e, nil)
 	}
-}
-
-// intern returns a shared copy of the buckets: an application that passes limits with each call
-// makes new ones each time.
-func (c *Cache) intern(buckets []bucket.Bucket) []bucket.Bucket {
-	first := &buckets[0]
-	place := &c.interned[(uint64(first.Kind)+3*uint64(first.Burst)+5*uint64(first.Period))%maxInterned]
-	if known := place.Load(); known != nil && bucket.Same(*known, buckets) {
-		return *known
-	}
-	own := slices.Clone(buckets) // the caller may reuse its memory
-	place.Store(&own)
-	return own
 }
 
 // choosePlace returns the place for an entry and its current entry: the same key's, none, or the
@@ -241,11 +224,11 @@ func (c *Cache) Forget(key []byte, hash uint64, failed bool) {
 		at += life
 	}
 	advance(&c.changed[hash%stripes], at)
-	c.Drop(key, hash)
+	c.drop(key, hash)
 }
 
-// Charge forgets the denials of a tenant that Redis has just allowed a charge, and those of all other
-// tenants of the key that it shares: their waits are longer now.
+// Charge forgets the denials of a key that Redis has just allowed a charge, as that raised the level, and those of
+// all tenants of a key that they share: their waits are longer now.
 func (c *Cache) Charge(s Subject) {
 	if c == nil {
 		return
@@ -253,7 +236,7 @@ func (c *Cache) Charge(s Subject) {
 	if s.Shared != 0 {
 		advance(c.chargesOf(s.Shared), max(1, time.Since(c.start)))
 	}
-	c.Drop(s.Key, s.Hash)
+	c.drop(s.Key, s.Hash)
 }
 
 func (c *Cache) chargesOf(hash uint64) *atomic.Int64 { return &c.charged[hash%sharedStripes] }
@@ -264,11 +247,8 @@ func advance(t *atomic.Int64, at time.Duration) {
 	}
 }
 
-// Drop forgets the denials of a key. A charge drops them, because it raises the level.
-func (c *Cache) Drop(key []byte, hash uint64) {
-	if c == nil {
-		return
-	}
+// drop forgets the denials of a key.
+func (c *Cache) drop(key []byte, hash uint64) {
 	places := c.places(hash)
 	for i := range places {
 		if e := places[i].Load(); e != nil && e.matches(hash, key) {

@@ -59,7 +59,7 @@ func TestForget(t *testing.T) {
 
 		// A charge drops the denials of its key only.
 		before = denied(empty)
-		c.Drop(k.Key, k.Hash)
+		c.Charge(k)
 		require.Nil(t, c.lookup(k))
 		time.Sleep(time.Nanosecond)
 		c.Remember(k, denied(empty))

@@ -75,21 +75,6 @@ func TestHoldOfAWindow(t *testing.T) {
 	})
 }
 
-// TestDropEndsAHold, as any denial.
-func TestDropEndsAHold(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
-		one := newBuckets(t, bucket.Token, [2]int64{10, 1000})
-		k := of("k", 1, 1, one)
-		c := New(64)
-		r := denied(bucket.State{Level: 1000})
-		r.AtLeast = 250 * ms
-		c.Remember(k, r)
-		require.NotNil(t, c.lookup(k))
-		c.Drop(k.Key, k.Hash)
-		require.Nil(t, c.lookup(k))
-	})
-}
-
 // TestASecondDenialDoesNotLengthenAHold, as clients were told when it ends.
 func TestASecondDenialDoesNotLengthenAHold(t *testing.T) {
 	for _, row := range []struct{ hold, ends time.Duration }{

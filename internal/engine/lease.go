@@ -131,7 +131,8 @@ func (e *Engine) sendLeased(ctx context.Context, c *dispatch.Call, ask *Ask, ans
 		}
 		trip = e.leases.Begin(subject, ask.Set.Life(), c.Op.Charges, c.Op.N)
 	}
-	var after, short []bucket.State
+	var after []bucket.State
+	var short bool
 	if trip.TakesAhead() {
 		out := e.sendAhead(ctx, c, ask, trip)
 		if out.err != nil {
@@ -143,7 +144,7 @@ func (e *Engine) sendLeased(ctx context.Context, c *dispatch.Call, ask *Ask, ans
 		if err := e.store.Do(ctx, c); err != nil {
 			return err
 		}
-		short = trip.End(subject, c.States, c.Sent, c.Received)
+		after, short = trip.End(subject, c.States, c.Sent, c.Received)
 	}
 	granted, allowed := ask.Set.Fit(rules.All, c.States, c.Op)
 	if !allowed && (e.decideByLease(c, ask, answer, true) || e.decideByRest(c, ask, answer)) {
@@ -156,25 +157,20 @@ func (e *Engine) sendLeased(ctx context.Context, c *dispatch.Call, ask *Ask, ans
 			return err
 		}
 	}
-	if short == nil {
-		e.denied.Drop(c.Key, c.Hash)
+	if short {
+		e.denyAtLeast(c, ask, after)
 	} else {
-		e.denyAtLeast(c, ask, short)
+		e.noteDecision(c, true)
 	}
-	answer.judgeAhead(c, ask, after)
+	if answer.judge(c, ask, FromStore); answer.Allowed && after != nil {
+		// Until what was taken ahead has flowed back, too, the bucket is not full.
+		answer.ResetAfter = ask.Set.ResetAfter(answer.Resource, after)
+	}
 	if allowed && granted < c.Op.Charges {
 		part := e.leases.TakePart(subject, (c.Op.Charges-granted)*c.Op.N)
 		answer.Granted += part.Tokens
 	}
 	return nil
-}
-
-// judgeAhead fills in the answer from the states of a call that may have taken tokens ahead: until these
-// have flowed back, too, the bucket is not full.
-func (a *Answer) judgeAhead(c *dispatch.Call, ask *Ask, after []bucket.State) {
-	if a.judge(c, ask, FromStore); a.Allowed && after != nil {
-		a.ResetAfter = ask.Set.ResetAfter(a.Resource, after)
-	}
 }
 
 // decideByBoth decides on a denied call of several tokens by those that were taken ahead, and takes
@@ -221,7 +217,7 @@ func (e *Engine) decideByBoth(ctx context.Context, c *dispatch.Call, ask *Ask, a
 // ahead is the outcome of a call that took tokens ahead.
 type ahead struct {
 	found, after   []bucket.State // before the call and after it
-	short          []bucket.State // after, if the limit had less than was asked for; else nil
+	short          bool           // the limit had less than was asked for
 	sent, received time.Time
 	err            error
 }
@@ -246,9 +242,9 @@ func (e *Engine) sendAhead(ctx context.Context, c *dispatch.Call, ask *Ask, trip
 			done <- ahead{err: err}
 			return
 		}
-		short := trip.End(subject, own.States, own.Sent, own.Received)
+		after, short := trip.End(subject, own.States, own.Sent, own.Received)
 		found := slices.Clone(own.States[:len(subject.Buckets)])
-		done <- ahead{found, trip.After(), short, own.Sent, own.Received, nil}
+		done <- ahead{found, after, short, own.Sent, own.Received, nil}
 	})
 	select {
 	case out := <-done:

@@ -1,7 +1,6 @@
 package lease
 
 import (
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -55,8 +54,8 @@ func New(send func(Unused)) *Cache { return &Cache{start: time.Now(), send: send
 type Subject struct {
 	Key     []byte
 	Hash    uint64
-	Buckets []bucket.Bucket
-	Ahead   *bucket.Bucket // the lease bucket; nil for windows
+	Buckets []bucket.Bucket // of a set, which does not change
+	Ahead   *bucket.Bucket  // the lease bucket; nil for windows
 }
 
 // entry is a watched key.
@@ -121,7 +120,7 @@ func (c *Cache) add(s *Subject) *entry {
 		c.table.CompareAndSwap(nil, new([sets * ways]atomic.Pointer[entry]))
 	}
 	now := c.now()
-	e := &entry{hash: s.Hash, key: string(s.Key), buckets: slices.Clone(s.Buckets)}
+	e := &entry{hash: s.Hash, key: string(s.Key), buckets: s.Buckets}
 	var place *atomic.Pointer[entry]
 	var old *entry
 	for i, places := 0, c.places(s.Hash); i < len(places); i++ {
@@ -144,22 +143,16 @@ func (c *Cache) add(s *Subject) *entry {
 	if place == nil || !place.CompareAndSwap(old, e) {
 		return nil
 	}
-	if old != nil {
-		c.forget(old)
+	if old != nil { // nobody finds it any more
+		c.giveBack(c.reclaim(old, false)...)
 	}
 	return e
 }
 
-// forget gives back what the lease of an entry leaves that nobody finds any more.
-func (c *Cache) forget(e *entry) { c.giveBack(c.reclaim(e, false)...) }
-
 // changed reports whether this process is changing a key of the stripe, or has changed one since a
 // time.
 func (c *Cache) changed(hash uint64, since time.Time) bool {
-	return c.changes[hash%stripes].since(c, since)
-}
-
-func (change *change) since(c *Cache, since time.Time) bool {
+	change := &c.changes[hash%stripes]
 	return change.running.Load() > 0 || change.ended.Load() >= int64(max(1, since.Sub(c.start)))
 }
 
@@ -234,10 +227,7 @@ func (c *Cache) End(hash uint64) (done func(failed bool)) {
 	if c == nil {
 		return func(bool) {}
 	}
-	return c.changes[hash%stripes].begin(c)
-}
-
-func (change *change) begin(c *Cache) (done func(failed bool)) {
+	change := &c.changes[hash%stripes]
 	change.running.Add(1)
 	return func(failed bool) {
 		at := c.now()
@@ -256,112 +246,6 @@ func (c *Cache) Lose() {
 	if c != nil {
 		c.outages.Add(1)
 	}
-}
-
-// Unused holds tokens of a key that were taken ahead and not used.
-type Unused struct {
-	Subject
-	Tokens int64
-	first  taken
-	life   time.Duration // of the lease
-	marks  []int64       // of windows
-	unsure time.Duration // within which Redis found them
-}
-
-// Op returns the Op that gives the tokens back, as far as they will still be left in the buckets after
-// a time, which the call takes at most. A window gets nothing back if it may be mistaken for its next
-// one by a call that takes that time, or half a lease if that is shorter: else a long timeout would
-// lose all.
-func (u *Unused) Op(within time.Duration) bucket.Op {
-	claims := make([]bucket.Claim, len(u.Buckets))
-	age := int64(time.Since(u.first.sent) + within)
-	for i := range claims {
-		b := &u.Buckets[i]
-		units := u.Tokens * b.Cost
-		claims[i] = b.NewClaim(max(0, u.first.after[i].Level-units), units, age, int64(time.Millisecond))
-		claims[i].Made = max(0, time.Since(u.first.received).Milliseconds()-1)
-		claims[i].Mark = u.marks[i]
-		late, whole := u.unsure+min(within, u.life/2), endOf(bucket.State{Reset: b.Period})
-		if !b.Flows() && b.Ends == 0 && late >= whole {
-			claims[i].Mark = bucket.NoMark // the next window has as little left by then
-		}
-	}
-	return bucket.Op{Verb: bucket.Return, N: u.Tokens, Claims: claims, Records: bucket.WithRecords}
-}
-
-// unused returns the last n tokens of a lease, to give back: what its own call took, and then what
-// earlier calls took.
-func (e *entry) unused(n int64, l *lease) (all []Unused) {
-	own := min(n, l.own)
-	for _, u := range []Unused{e.unusedOf(l.taken, own, l), e.unusedOf(l.first, n-own, l)} {
-		if u.Tokens > 0 {
-			all = append(all, u)
-		}
-	}
-	return all
-}
-
-// unusedOf returns n tokens of a lease to give back, as if a call had taken them last.
-func (e *entry) unusedOf(call taken, n int64, l *lease) Unused {
-	s := Subject{Key: []byte(e.key), Hash: e.hash, Buckets: e.buckets}
-	u := NewUnused(s, n, l.after, l.sent, l.received, l.life)
-	u.first = call
-	return u
-}
-
-// NewUnused returns tokens to give back that a call took. The mark of a window is what remains of it
-// now, at most, so a window that has begun since they were sent does not take them for its own. A
-// window that has ended gets nothing back.
-func NewUnused(
-	s Subject, n int64, after []bucket.State, sent, received time.Time, life time.Duration,
-) Unused {
-	u := Unused{Subject: s, first: taken{after, sent, received}, life: life, unsure: received.Sub(sent)}
-	age, ms := time.Since(sent), max(0, time.Since(received).Milliseconds())
-	for i := range after {
-		mark := max(min(0, after[i].Mark), after[i].Mark-ms+ms/1024)
-		if !s.Buckets[i].Flows() && age >= endOf(after[i]) {
-			mark = bucket.NoMark
-		} else {
-			u.Tokens = n
-		}
-		u.marks = append(u.marks, mark)
-	}
-	return u
-}
-
-// giveBack gives tokens back if there are any.
-func (c *Cache) giveBack(all ...Unused) {
-	for _, u := range all {
-		if u.Tokens > 0 {
-			c.send(u)
-		}
-	}
-}
-
-// returnLater gives the tokens of an entry's lease back at its end, unless a call before holds them for
-// longer. e.mu is held.
-func (c *Cache) returnLater(e *entry, l *lease) {
-	left := l.life - time.Since(l.sent)
-	if e.ending != nil {
-		e.ending.Reset(left)
-		return
-	}
-	e.ending = time.AfterFunc(left, func() { c.giveBack(c.reclaim(e, true)...) })
-}
-
-// reclaim returns the tokens of an entry's lease and leaves none in it. If only a lease that has
-// ended is meant, it leaves another as it is.
-func (c *Cache) reclaim(e *entry, ended bool) []Unused {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	l := e.lease.Load()
-	if l == nil || ended && (time.Since(l.sent) < l.life || c.closing.Load()) {
-		return nil
-	}
-	if !ended && e.ending != nil {
-		e.ending.Stop()
-	}
-	return e.unused(l.finish(), l)
 }
 
 // Close leaves it to Drain to give tokens back.

@@ -61,7 +61,7 @@ func TestUsePart(t *testing.T) {
 		"beside the next lease":   {change: func(f *fixture) { f.want(9); f.end(f.begin()) }, want: true},
 		"after a change":          {passed: ms, change: func(f *fixture) { f.cache.End(1)(false) }},
 		"after an outage":         {change: func(f *fixture) { f.cache.Lose() }},
-		"of an evicted key":       {change: func(f *fixture) { f.cache.forget(f.entry()) }, want: true},
+		"of an evicted key":       {change: func(f *fixture) { f.cache.reclaim(f.entry(), false) }, want: true},
 		"when all are to be gone": {change: func(f *fixture) { f.cache.Close(); f.cache.Drain() }, want: true},
 	} {
 		inBubbleRun(t, name, func(t *testing.T) {

@@ -261,8 +261,7 @@ func (p *simProcess) arrive(trip *Trip, found []bucket.State, sent time.Time, ch
 		p.at(wait, func() { p.arrive(trip, found, sent, charges, n) })
 		return
 	}
-	short := trip.End(p.subject(), found, sent, time.Now())
-	if short != nil {
+	if _, short := trip.End(p.subject(), found, sent, time.Now()); short {
 		p.held = time.Now().Add(p.life/2 + time.Duration(p.rand.Int64N(int64(p.life/4+1))))
 	}
 	own := charges

@@ -26,7 +26,6 @@ type Trip struct {
 	own   *Prefetch // that it is itself, if it takes tokens ahead
 	other *Prefetch // that takes tokens ahead
 	era   uint64    // of the cache at Begin
-	after []bucket.State
 }
 
 // Prefetch is a call in flight that takes tokens ahead. Other callers of its key wait for it.
@@ -108,9 +107,9 @@ func (t *Trip) takeAhead() {
 }
 
 // End ends a trip with the states that Redis found of the limits, and of the lease bucket if there is
-// one. It keeps what was taken ahead. If the limit had less than was asked for, it returns the states
-// after the trip, else nil.
-func (t *Trip) End(s Subject, found []bucket.State, sent, received time.Time) (short []bucket.State) {
+// one. It keeps what was taken ahead. It returns the limits' states after the trip, or nil of a key that is not
+// watched and had enough, and whether the limit had less than was asked for.
+func (t *Trip) End(s Subject, found []bucket.State, sent, received time.Time) (after []bucket.State, short bool) {
 	ahead, held, debt := t.bounded(&s, found)
 	if ahead < t.op.Ahead && t.own.waiting.Load() >= maxWaiters {
 		t.entry.pausedUntil.Store(int64(t.cache.now() + t.life/4))
@@ -121,9 +120,9 @@ func (t *Trip) End(s Subject, found []bucket.State, sent, received time.Time) (s
 		granted = s.Buckets[i].Fit(found[i].Level, granted, t.op.N)
 	}
 	if !t.watches(&s) && granted == asked {
-		return nil
+		return nil, false
 	}
-	after := make([]bucket.State, len(s.Buckets))
+	after = make([]bucket.State, len(s.Buckets))
 	for i := range s.Buckets {
 		if after[i] = found[i]; granted > 0 {
 			after[i] = s.Buckets[i].Charged(found[i], granted, t.op.N)
@@ -136,19 +135,12 @@ func (t *Trip) End(s Subject, found []bucket.State, sent, received time.Time) (s
 			t.entry.usage.add(own * t.op.N)
 		}
 		if t.TakesAhead() {
-			t.after = after
 			t.keepLease((granted-own)*t.op.N, held, debt, taken{after, sent, received})
 		}
 		t.finish(nil)
 	}
-	if granted < asked {
-		return after
-	}
-	return nil
+	return after, granted < asked
 }
-
-// After returns the limits' states after a trip that took tokens ahead, or nil.
-func (t *Trip) After() []bucket.State { return t.after }
 
 // watches reports whether the key is watched, if need be from now on.
 func (t *Trip) watches(s *Subject) bool {

@@ -89,7 +89,10 @@ func (f *fixture) decide(t *Trip) []bucket.State {
 // end makes the server decide and answer at once.
 func (f *fixture) end(t *Trip) (short []bucket.State) {
 	now := time.Now()
-	return t.End(f.s, f.decide(t), now, now)
+	if after, short := t.End(f.s, f.decide(t), now, now); short {
+		return after
+	}
+	return nil
 }
 
 // lend has the key's lease hold tokens for a life from now on.
