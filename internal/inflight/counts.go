@@ -27,29 +27,29 @@ const (
 	// arrives at most 1.25 s after Redis is back.
 	Renewal = time.Second
 	shards  = 64
-	// maxLingering is how many keys without a slot a shard remembers until Redis has their report.
+	// maxLingering is how many keys without a slot are remembered until Redis has their report.
 	// Redis forgets further keys by expiry.
-	maxLingering = 1024
+	maxLingering = 1 << 16
 	// minChanges is how many changes of forgotten keys a shard may keep.
 	minChanges = 64
 )
 
 // Counts counts each key's requests in flight.
 type Counts struct {
-	numbers  atomic.Int64 // the newest attempt
-	versions atomic.Int64 // the newest version of a record
-	total    atomic.Int64 // held slots
-	seed     maphash.Seed
-	shards   [shards]shard
-	reporter reporter
+	numbers   atomic.Int64 // the newest attempt
+	versions  atomic.Int64 // the newest version of a record
+	total     atomic.Int64 // held slots
+	lingering atomic.Int64 // records that linger
+	seed      maphash.Seed
+	shards    [shards]shard
+	reporter  reporter
 }
 
 // shard holds some of the keys. Its mutex guards it.
 type shard struct {
-	mu        sync.Mutex
-	keys      map[string]*record
-	changes   []string // keys with something to report
-	lingering int      // keys for which lingering is true
+	mu      sync.Mutex
+	keys    map[string]*record
+	changes []string // keys with something to report
 }
 
 // record is a key's state. The mutex of its shard guards it.
@@ -67,6 +67,7 @@ type record struct {
 	failed   bool      // its report failed; it waits until due
 	doubt    bool      // an attempt or a report may still arrive late
 	until    time.Time // end of the doubt
+	lingers  bool      // there is no slot, and it is remembered for a report or a doubt
 }
 
 type attempt struct {
@@ -75,11 +76,6 @@ type attempt struct {
 }
 
 func (r *record) slots() int { return r.held + len(r.granted) }
-
-// idle reports whether there is nothing to remember.
-func (r *record) idle() bool {
-	return len(r.pending) == 0 && r.slots() == 0 && !r.changed() && !r.doubt
-}
 
 // changed reports whether there is something to report.
 func (r *record) changed() bool { return r.version > r.reported }
@@ -113,15 +109,28 @@ func (c *Counts) editIn(s *shard, key []byte, f func(r *record)) bool {
 		r = &record{ended: c.numbers.Load()}
 		s.keys[string(key)] = r
 	}
-	slots, wasLingering := r.slots(), r.lingering()
+	slots := r.slots()
 	f(r)
 	c.total.Add(int64(r.slots() - slots))
+	return c.keepLocked(s, string(key), r) && (r.changed() || r.doubt || r.slots() > slots)
+}
+
+// keepLocked lists a record that has changed, or forgets it if nothing is left. It reports whether it is kept.
+func (c *Counts) keepLocked(s *shard, key string, r *record) bool {
 	if c.reporter.report == nil {
 		r.reported, r.doubt = r.version, false
 	}
-	s.countLingeringLocked(r, wasLingering)
-	if r.idle() || r.lingering() && s.lingering > maxLingering {
-		s.forgetLocked(string(key), r)
+	free := len(r.pending) == 0 && r.slots() == 0
+	lingers := free && (r.changed() || r.doubt) && (r.lingers || c.lingering.Load() < maxLingering)
+	if lingers != r.lingers {
+		change := int64(-1)
+		if r.lingers = lingers; lingers {
+			change = 1
+		}
+		c.lingering.Add(change)
+	}
+	if free && !r.lingers {
+		delete(s.keys, key)
 		return false
 	}
 	if r.changed() && !r.listed && !r.failed {
@@ -129,45 +138,14 @@ func (c *Counts) editIn(s *shard, key []byte, f func(r *record)) bool {
 			s.changes = slices.DeleteFunc(s.changes,
 				func(key string) bool { return s.keys[key] == nil || !s.keys[key].listed })
 		}
-		r.listed, s.changes = true, append(s.changes, string(key))
+		r.listed, s.changes = true, append(s.changes, key)
 		c.reporter.wake()
 	}
-	return r.changed() || r.doubt || r.slots() > slots
-}
-
-// lingering reports whether a key without a slot is remembered for a report or a doubt.
-func (r *record) lingering() bool {
-	return len(r.pending) == 0 && r.slots() == 0 && (r.changed() || r.doubt)
+	return true
 }
 
 // setDoubt starts a doubt.
 func (r *record) setDoubt(now time.Time) { r.doubt, r.until = true, now.Add(Life) }
-
-func (s *shard) countLingeringLocked(r *record, was bool) {
-	switch is := r.lingering(); {
-	case is && !was:
-		s.lingering++
-	case was && !is:
-		s.lingering--
-	}
-}
-
-// clearDoubtLocked ends a doubt.
-func (s *shard) clearDoubtLocked(key string, r *record) {
-	was := r.lingering()
-	r.doubt = false
-	s.countLingeringLocked(r, was)
-	if r.idle() {
-		s.forgetLocked(key, r)
-	}
-}
-
-func (s *shard) forgetLocked(key string, r *record) {
-	if r.lingering() {
-		s.lingering--
-	}
-	delete(s.keys, key)
-}
 
 // Begin begins an attempt to take a slot of a key. The caller must end it.
 func (c *Counts) Begin(key []byte) (a bucket.Attempt) {

@@ -101,7 +101,7 @@ func (c *Counts) run() {
 // quiet reports whether no slot is held and nothing is left to report, so that the goroutine may
 // end.
 func (c *Counts) quiet() bool {
-	return c.Total() == 0 && c.reported() && len(c.reporter.changed) == 0
+	return c.Total() == 0 && c.lingering.Load() == 0 && len(c.reporter.changed) == 0
 }
 
 // send sends a report. If one of its keys recovers from a failed report, all slots are reported

@@ -43,20 +43,6 @@ func (c *Counts) changes(updates []Update, limit int) []Update {
 	return updates
 }
 
-// reported reports whether Redis has all changes and no key is in doubt.
-func (c *Counts) reported() bool {
-	for i := range c.shards {
-		s := &c.shards[i]
-		s.mu.Lock()
-		lingering := s.lingering
-		s.mu.Unlock()
-		if lingering > 0 {
-			return false
-		}
-	}
-	return true
-}
-
 // renewals returns the updates that are due again, up to limit.
 func (c *Counts) renewals(now time.Time, limit int) (updates []Update) {
 	for range c.shards {
@@ -64,7 +50,8 @@ func (c *Counts) renewals(now time.Time, limit int) (updates []Update) {
 		s.mu.Lock()
 		for key, r := range s.keys {
 			if r.doubt && !r.until.After(now) {
-				s.clearDoubtLocked(key, r)
+				r.doubt = false
+				c.keepLocked(s, key, r)
 			}
 			if len(updates) < limit && (r.slots() > 0 || r.failed) && !r.due.After(now) {
 				updates = append(updates, r.update(key))
