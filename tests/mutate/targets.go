@@ -125,6 +125,7 @@ var targets = []target{
 	{"internal/lease/cache.go", []stage{leaseTests, leaseSim, leases}},
 	{"internal/lease/trip.go", []stage{leaseTests, leaseSim}},
 	{"internal/lease/part.go", []stage{leaseTests, leases}},
+	{"internal/lease/unused.go", []stage{leaseTests, leaseSim, leases}},
 	{"internal/rules/lease.go", []stage{ruleTests, leaseSim, leases}},
 	{"internal/bucket/ahead.go", []stage{bucketTests, denyTests, ruleTests, leaseSim}},
 	{"internal/wire/lua/lease.lua", []stage{leaseScripts, leases, simulation}},
