@@ -103,27 +103,6 @@ func TestWhatBansNobody(t *testing.T) {
 	})
 }
 
-// TestBansOfOtherLengths are as long as they were when they began, whatever other processes have.
-func TestBansOfOtherLengths(t *testing.T) {
-	t.Parallel()
-	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-		policy := func(first, longest time.Duration) *ginlimit.Policy {
-			return testkit.NewPolicy(t, testkit.NewLimiter(t, b.Connect(t)), "api", ginlimit.PerHour(1),
-				ginlimit.WithBan(first, longest))
-		}
-		ten, one, twenty := policy(10*time.Hour, 100*time.Hour), policy(time.Hour, time.Hour),
-			policy(20*time.Hour, 20*time.Hour)
-		for i, p := range []*ginlimit.Policy{ten, ten, one, twenty} {
-			res, err := p.Allow(t.Context(), "alice")
-			require.NoError(t, err)
-			require.Equal(t, i == 0, res.Allowed)
-			if i > 0 {
-				require.InDelta(t, 10*time.Hour, res.RetryAfter, float64(time.Minute))
-			}
-		}
-	})
-}
-
 // TestBannedClientWithoutALimit has a client's limits become unlimited while it is banned.
 func TestBannedClientWithoutALimit(t *testing.T) {
 	t.Parallel()
@@ -160,28 +139,6 @@ func TestBannedClientWithoutALimit(t *testing.T) {
 		require.NoError(t, p.Reset(t.Context(), "alice"))
 		require.Equal(t, http.StatusOK, get().Code)
 	})
-}
-
-// TestRememberedDenialsBanToo has a denial that bans nobody be remembered, and one that is to ban come after it.
-func TestRememberedDenialsBanToo(t *testing.T) {
-	t.Parallel()
-	rdb, _ := testkit.NewMiniredis(t)
-	l := testkit.NewLimiter(t, rdb, testkit.Patient(), testkit.RemembersDenials())
-	p, err := l.Policy("api", ginlimit.PerHour(1), ginlimit.WithBan(24*time.Hour, 24*time.Hour))
-	require.NoError(t, err)
-	for range 2 {
-		_, err = p.AllowUpTo(t.Context(), "alice", 1)
-		require.NoError(t, err)
-	}
-	for _, source := range []ginlimit.Source{ginlimit.FromRedis, ginlimit.FromCache} {
-		res, err := p.Allow(t.Context(), "alice")
-		require.NoError(t, err)
-		require.InDelta(t, 24*time.Hour, res.RetryAfter, float64(time.Minute))
-		require.Equal(t, source, res.Source)
-	}
-	require.Equal(t, 1, l.Stats().Bans)
-	require.NoError(t, p.Reset(t.Context(), "alice"))
-	require.Zero(t, l.Stats().Bans)
 }
 
 func TestBadGuards(t *testing.T) {

@@ -134,50 +134,6 @@ func TestBadCalendarIsAnError(t *testing.T) {
 	require.NoError(t, l.Block(t.Context(), "k", 31*24*time.Hour, ginlimit.PerCalendar(5, ginlimit.CalendarDay(nil))))
 }
 
-// TestKindsOfLimitsInOneCall are charged all or none, on every engine.
-func TestKindsOfLimitsInOneCall(t *testing.T) {
-	testkit.OnEveryAlgorithm(t, func(t *testing.T, e testkit.Engine) { chargeKindsTogether(t, e) })
-}
-
-// chargeKindsTogether has a quota whose period ends in weeks beside a limit of the engine's
-// algorithm. It leaves the quota in debt.
-func chargeKindsTogether(t *testing.T, e testkit.Engine) {
-	quota := ginlimit.PerCalendar(10, ginlimit.CalendarMonth(nil, 1+(time.Now().UTC().Day()+14)%28))
-	day := ginlimit.PerDay(6)
-	left := func(ofQuota, ofDay int) {
-		t.Helper()
-		require.Equal(t, ofQuota, e.Left(t, quota))
-		require.Equal(t, ofDay, e.Left(t, day))
-	}
-	e.Allowed(t, 1, 9, quota)
-	e.Allowed(t, 1, 5, quota, day)
-	left(8, 5)
-	require.NoError(t, e.Reserve(t, 3, day, quota).Settle(t.Context(), 5))
-	left(3, 0)
-	require.False(t, e.AllowN(t, 1, quota, day).Allowed)
-	left(3, 0) // denied by one, charged by none
-	require.NoError(t, e.Limiter.Refund(t.Context(), "k", 2, day, quota))
-	left(5, 2)
-	require.NoError(t, e.Reserve(t, 2, day, quota).Cancel(t.Context()))
-	left(5, 2)
-	require.Equal(t, 2, e.AllowUpTo(t, 9, day, quota))
-	left(3, 0)
-
-	require.NoError(t, e.Limiter.Block(t.Context(), "k", 100*24*time.Hour, quota, day)) // over the ends of months
-	blocked := e.AllowN(t, 1, quota, day)
-	require.False(t, blocked.Allowed)
-	require.InDelta(t, (100 * 24 * time.Hour).Seconds(), blocked.RetryAfter.Seconds(), 10)
-	require.NoError(t, e.Limiter.Reset(t.Context(), "k", quota, day))
-	left(10, 6)
-
-	require.NoError(t, e.Reserve(t, 10, quota).Settle(t.Context(), 100))
-	denied := e.AllowN(t, 1, quota)
-	require.False(t, denied.Allowed)
-	require.Greater(t, denied.RetryAfter, 24*time.Hour)
-	require.Less(t, denied.RetryAfter, 32*24*time.Hour)
-	left(0, 6)
-}
-
 // TestCalendarInTheFields: w is the length of the period that it is, and Retry-After its end.
 func TestCalendarInTheFields(t *testing.T) {
 	t.Parallel()
@@ -214,25 +170,5 @@ func TestCalendarInTheFields(t *testing.T) {
 		time.Sleep(29 * 24 * time.Hour)
 		march := `"plan-month-in-Europe/Berlin";q=2;w=2674800, "plan-s";q=5;w=1, "all";q=90;w=86400`
 		fields(http.StatusOK, march, `"plan-month-in-Europe/Berlin";r=1;t=2674800, "plan-s";r=4;t=1, "all";r=89;t=3600`, "")
-	})
-}
-
-// TestRefundGoesToThePeriodThatWasCharged: a request that began in another month gives nothing to this one.
-func TestRefundGoesToThePeriodThatWasCharged(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		limiter := testkit.NewLocal(t)
-		quota := ginlimit.PerCalendar(5, ginlimit.CalendarMonth(nil, 1))
-		p := testkit.NewPolicy(t, limiter, "test", quota)
-		old, err := p.Reserve(t.Context(), "k", 4)
-		require.NoError(t, err)
-		time.Sleep(31 * 24 * time.Hour)
-		r, err := p.AllowN(t.Context(), "k", 3)
-		require.NoError(t, err)
-		require.Equal(t, 2, r.Remaining)
-		require.NoError(t, old.Settle(t.Context(), 0))
-		r, err = p.Peek(t.Context(), "k")
-		require.NoError(t, err)
-		require.Equal(t, 2, r.Remaining)
 	})
 }

@@ -12,26 +12,6 @@ import (
 
 // What every engine does of a block.
 
-func TestBlockDeniesForItsTime(t *testing.T) {
-	testkit.OnEveryAlgorithm(t, func(t *testing.T, e testkit.Engine) {
-		limit, ctx := ginlimit.PerMinute(10), t.Context()
-		require.NoError(t, e.Limiter.Block(ctx, "k", time.Hour, limit))
-		e.Denied(t, 1, time.Hour, limit)
-		require.NoError(t, e.Limiter.Block(ctx, "k", time.Minute, limit)) // not shortened
-		require.NoError(t, e.Limiter.Refund(ctx, "k", 10, limit))         // not even by a refund
-		e.Advance(59 * time.Minute)
-		e.Denied(t, 1, time.Minute, limit)
-		e.Advance(time.Minute)
-		left := 0
-		if e.Algorithm != ginlimit.TokenBucket {
-			left = 9
-		}
-		e.Allowed(t, 1, left, limit)
-		require.NoError(t, e.Limiter.Refund(ctx, "k", 1, limit)) // which works again
-		e.Allowed(t, 1, left, limit)
-	})
-}
-
 // TestBlockLeavesNothingBehind: once a block has ended, a bucket is like any other, even if it is still empty.
 func TestBlockLeavesNothingBehind(t *testing.T) {
 	testkit.OnEveryEngine(t, func(t *testing.T, e testkit.Engine) {
@@ -67,20 +47,6 @@ func TestRefundShortensNoBlock(t *testing.T) {
 	})
 }
 
-func TestBlockUnderAnotherLimitShortensNothing(t *testing.T) {
-	testkit.OnEveryAlgorithm(t, func(t *testing.T, e testkit.Engine) {
-		if !testkit.Has64Bits && e.Frozen {
-			t.Skip("miniredis reads an expiry as an int")
-		}
-		years := 20 * 365 * 24 * time.Hour
-		slow, fast, ctx := ginlimit.PerMinute(1), ginlimit.PerMinute(59999), t.Context()
-		require.NoError(t, e.Limiter.Block(ctx, "k", years, slow))
-		require.NoError(t, e.Limiter.Block(ctx, "k", time.Second, fast)) // under which the level passes 2^53
-		require.NoError(t, e.Limiter.Refund(ctx, "k", 1, fast))
-		e.Denied(t, 1, years, slow)
-	})
-}
-
 func TestRaisedLimitEndsNoBlock(t *testing.T) {
 	testkit.OnEveryAlgorithm(t, func(t *testing.T, e testkit.Engine) {
 		small, large, ctx := ginlimit.PerMinute(1), ginlimit.PerMinute(6000), t.Context()
@@ -94,18 +60,6 @@ func TestRaisedLimitEndsNoBlock(t *testing.T) {
 		e.Denied(t, 1, time.Hour, large)
 		e.Advance(time.Hour)
 		require.True(t, e.AllowN(t, 1, large, other).Allowed)
-	})
-}
-
-func TestResetFillsUpAndEndsABlock(t *testing.T) {
-	testkit.OnEveryAlgorithm(t, func(t *testing.T, e testkit.Engine) {
-		limit, ctx := ginlimit.PerMinute(10), t.Context()
-		e.Allowed(t, 10, 0, limit)
-		require.NoError(t, e.Limiter.Reset(ctx, "k", limit))
-		e.Allowed(t, 10, 0, limit)
-		require.NoError(t, e.Limiter.Block(ctx, "k", time.Hour, limit))
-		require.NoError(t, e.Limiter.Reset(ctx, "k", limit))
-		e.Allowed(t, 10, 0, limit)
 	})
 }
 

@@ -33,93 +33,6 @@ func TestBucketStartsFullAndRefillsEvenly(t *testing.T) {
 	})
 }
 
-func TestResetAfterIsTheTimeToFull(t *testing.T) {
-	testkit.OnEveryEngine(t, func(t *testing.T, e testkit.Engine) {
-		limit := ginlimit.PerMinute(7) // does not divide the period
-		r := e.AllowN(t, 1, limit)
-		e.RequireDuration(t, 8572*time.Millisecond, r.ResetAfter) // 60 s / 7, rounded up
-		r = e.AllowN(t, 6, limit)
-		e.RequireDuration(t, time.Minute, r.ResetAfter)
-	})
-}
-
-func TestAllowNTakesAllOrNone(t *testing.T) {
-	testkit.OnEveryAlgorithm(t, func(t *testing.T, e testkit.Engine) {
-		limit := ginlimit.PerHour(10)
-		e.Allowed(t, 7, 3, limit)
-		e.Denied(t, 4, e.Token(6*time.Minute, limit), limit)
-		e.Allowed(t, 3, 0, limit)
-	})
-}
-
-func TestCostAboveBurstIsNeverAllowedAndTakesNothing(t *testing.T) {
-	testkit.OnEveryAlgorithm(t, func(t *testing.T, e testkit.Engine) {
-		limit := ginlimit.PerHour(10)
-		for _, n := range []int{11, testkit.AsInt(1 << 40), math.MaxInt} {
-			r := e.AllowN(t, n, limit)
-			assert.False(t, r.Allowed)
-			assert.Negative(t, r.RetryAfter)
-			assert.Equal(t, 10, r.Remaining)
-		}
-		e.Allowed(t, 10, 0, limit)
-	})
-}
-
-func TestAllowUpToTakesWhatFits(t *testing.T) {
-	testkit.OnEveryAlgorithm(t, func(t *testing.T, e testkit.Engine) {
-		limit := ginlimit.PerHour(10)
-		upTo := func(n int) ginlimit.Result {
-			r, err := e.Limiter.AllowUpTo(t.Context(), "k", n, limit)
-			require.NoError(t, err)
-			return r
-		}
-		r := upTo(4)
-		require.True(t, r.Allowed)
-		require.Equal(t, 4, r.Granted)
-		require.Equal(t, 6, r.Remaining)
-		r = upTo(math.MaxInt)
-		require.True(t, r.Allowed)
-		require.Equal(t, 6, r.Granted)
-		require.Equal(t, 0, r.Remaining)
-		require.Zero(t, r.RetryAfter)
-		r = upTo(2)
-		require.False(t, r.Allowed)
-		require.Zero(t, r.Granted)
-		e.RequireDuration(t, e.Token(6*time.Minute, limit), r.RetryAfter) // for one token
-	})
-}
-
-func TestPeekTakesNothing(t *testing.T) {
-	testkit.OnEveryAlgorithm(t, func(t *testing.T, e testkit.Engine) {
-		limit := ginlimit.PerHour(2)
-		for range 5 {
-			r, err := e.Limiter.Peek(t.Context(), "k", limit)
-			require.NoError(t, err)
-			require.True(t, r.Allowed)
-			require.Zero(t, r.Granted)
-			require.Equal(t, 2, r.Remaining)
-		}
-		e.Allowed(t, 2, 0, limit)
-		r, err := e.Limiter.Peek(t.Context(), "k", limit)
-		require.NoError(t, err)
-		require.False(t, r.Allowed)
-		e.RequireDuration(t, e.Token(30*time.Minute, limit), r.RetryAfter)
-	})
-}
-
-func TestRefundNeverFillsAboveFull(t *testing.T) {
-	testkit.OnEveryAlgorithm(t, func(t *testing.T, e testkit.Engine) {
-		limit := ginlimit.PerHour(5)
-		ctx := t.Context()
-		require.NoError(t, e.Limiter.Refund(ctx, "k", 3, limit))
-		e.Allowed(t, 5, 0, limit)
-		require.NoError(t, e.Limiter.Refund(ctx, "k", 2, limit))
-		e.Allowed(t, 1, 1, limit)
-		require.NoError(t, e.Limiter.Refund(ctx, "k", math.MaxInt, limit))
-		e.Allowed(t, 5, 0, limit)
-	})
-}
-
 func TestSeveralLimitsAreChargedAllOrNone(t *testing.T) {
 	testkit.OnEveryAlgorithm(t, func(t *testing.T, e testkit.Engine) {
 		minute := ginlimit.PerMinute(3).WithAlgorithm(e.Algorithm)
@@ -144,31 +57,6 @@ func TestSeveralLimitsAreChargedAllOrNone(t *testing.T) {
 		p, err := e.Limiter.Peek(t.Context(), "k", minute)
 		require.NoError(t, err)
 		require.Equal(t, 1, p.Remaining)
-	})
-}
-
-func TestAllowUpToGrantsTheSameOfEveryLimit(t *testing.T) {
-	testkit.OnEveryAlgorithm(t, func(t *testing.T, e testkit.Engine) {
-		minute, hour := ginlimit.PerMinute(10), ginlimit.PerHour(4).WithAlgorithm(e.Algorithm)
-		r, err := e.Limiter.AllowUpTo(t.Context(), "k", 7, minute, hour)
-		require.NoError(t, err)
-		require.Equal(t, 4, r.Granted)
-		require.Equal(t, hour, r.Limit)
-		e.Allowed(t, 6, 0, minute)
-	})
-}
-
-func TestRefundBlockAndResetReachEveryLimit(t *testing.T) {
-	testkit.OnEveryAlgorithm(t, func(t *testing.T, e testkit.Engine) {
-		minute, hour, ctx := ginlimit.PerMinute(2), ginlimit.PerHour(2), t.Context()
-		e.AllowN(t, 2, minute, hour)
-		require.NoError(t, e.Limiter.Refund(ctx, "k", 1, minute, hour))
-		e.Allowed(t, 1, 0, minute)
-		e.Allowed(t, 1, 0, hour)
-		require.NoError(t, e.Limiter.Reset(ctx, "k", minute, hour))
-		require.NoError(t, e.Limiter.Block(ctx, "k", 2*time.Hour, minute, hour))
-		e.Denied(t, 1, 2*time.Hour, minute)
-		e.Denied(t, 1, 2*time.Hour, hour)
 	})
 }
 

@@ -98,82 +98,6 @@ func TestReservationsGiveBackWhatIsLeft(t *testing.T) {
 	}
 }
 
-// TestAGiveBackBeforeAReservationIsNotCountedAgainstIt: its level has that already.
-func TestAGiveBackBeforeAReservationIsNotCountedAgainstIt(t *testing.T) {
-	limit := ginlimit.PerSecond(1000)
-	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
-		_, err := b.Other.AllowN(t.Context(), "k", 470, limit)
-		require.NoError(t, err)
-		before, err := b.Limiter.Reserve(t.Context(), "k", 437, limit)
-		require.NoError(t, err)
-		require.NoError(t, before.Cancel(t.Context()))
-		time.Sleep(2 * time.Millisecond)
-		r, err := b.Limiter.Reserve(t.Context(), "k", 185, limit)
-		require.NoError(t, err)
-		time.Sleep(210 * time.Millisecond)
-		least, err := b.Other.Peek(t.Context(), "k", limit)
-		require.NoError(t, err)
-		require.NoError(t, r.Cancel(t.Context()))
-		after, err := b.Other.Peek(t.Context(), "k", limit)
-		require.NoError(t, err)
-		require.Equal(t, 185, after.Remaining-least.Remaining)
-	})
-}
-
-// TestResetsOfTwoProcesses right after one another: the reservation between them gives nothing back.
-func TestResetsOfTwoProcesses(t *testing.T) {
-	limit := ginlimit.PerMinute(100)
-	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
-		testkit.RequireMade(t, b.Limiter.Reset(t.Context(), "k", limit))
-		_, err := b.Limiter.Allow(t.Context(), "k", limit)
-		require.NoError(t, err)
-		testkit.RequireMade(t, b.Limiter.Reset(t.Context(), "k", limit))
-		time.Sleep(time.Millisecond)
-		r, err := b.Limiter.Reserve(t.Context(), "k", 50, limit)
-		require.NoError(t, err)
-		testkit.RequireMade(t, b.Other.Reset(t.Context(), "k", limit))
-		require.Equal(t, 100, testkit.AdmittedNow(t, b.Other, "k", limit))
-		require.NoError(t, r.Cancel(t.Context()))
-		require.Zero(t, testkit.AdmittedNow(t, b.Limiter, "k", limit))
-	})
-}
-
-// TestReservationsOfWindowsGiveBackWhatIsLeft after a reset, in the window that began then.
-func TestReservationsOfWindowsGiveBackWhatIsLeft(t *testing.T) {
-	t.Parallel()
-	for _, a := range testkit.WindowAlgorithms {
-		for _, limits := range [][]ginlimit.Limit{
-			{ginlimit.PerMinute(100)}, {ginlimit.PerMinute(100), ginlimit.PerHour(1000)},
-			{ginlimit.PerMinute(100), ginlimit.PerCalendar(1000, ginlimit.CalendarDay(nil))},
-		} {
-			for _, local := range []bool{false, true} {
-				t.Run(a.String(), func(t *testing.T) {
-					t.Parallel()
-					testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-						l := testkit.NewLimiter(t, b.Redis, testkit.WithAlgorithm(a))
-						if local {
-							l = testkit.NewLocal(t, testkit.WithAlgorithm(a))
-						}
-						r, err := l.Reserve(t.Context(), "k", 49, limits...)
-						require.NoError(t, err)
-						require.NoError(t, l.Reset(t.Context(), "k", limits...))
-						require.Equal(t, 100, testkit.AdmittedNow(t, l, "k", limits...))
-						require.NoError(t, r.Cancel(t.Context()))
-						require.Zero(t, testkit.AdmittedNow(t, l, "k", limits...))
-
-						require.NoError(t, l.Reset(t.Context(), "k", limits...))
-						time.Sleep(21 * time.Second) // more than two timeouts of the limiter
-						r, err = l.Reserve(t.Context(), "k", 49, limits...)
-						require.NoError(t, err)
-						require.NoError(t, r.Cancel(t.Context()), "it was taken after the reset")
-						require.Equal(t, 100, testkit.AdmittedNow(t, l, "k", limits...))
-					})
-				})
-			}
-		}
-	}
-}
-
 // TestAResetVoidsReservations of limits of each kind, whoever takes right after it.
 func TestAResetVoidsReservations(t *testing.T) { testkit.OnEveryBackend(t, resetVoidsReservations) }
 
@@ -206,22 +130,6 @@ func resetVoidsReservations(t *testing.T, b testkit.Backend) {
 		}
 		slot.Release()
 	}
-}
-
-// TestAResetUnderAFasterLimitVoidsReservations: they last for longer than anything under that limit.
-func TestAResetUnderAFasterLimitVoidsReservations(t *testing.T) {
-	slow, fast := ginlimit.PerHour(10), ginlimit.Limit{Rate: 36000, Period: time.Hour, Burst: 5}
-	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
-		r, err := b.Limiter.Reserve(t.Context(), "k", 10, slow)
-		require.NoError(t, err)
-		for range 2 {
-			testkit.RequireMade(t, b.Limiter.Reset(t.Context(), "k", fast))
-		}
-		time.Sleep(3 * time.Second)
-		require.Equal(t, 10, testkit.AdmittedNow(t, b.Limiter, "k", slow))
-		require.NoError(t, r.Cancel(t.Context()))
-		require.Zero(t, testkit.AdmittedNow(t, b.Limiter, "k", slow))
-	})
 }
 
 // TestAResetVoidsAReservationUntilItsPeriodEnds: the window after the reset then has as little left as the one before

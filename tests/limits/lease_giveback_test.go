@@ -1,13 +1,9 @@
 package limits_test
 
 import (
-	"net/http"
-	"strings"
 	"testing"
 	"time"
 
-	"github.com/gin-gonic/gin"
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
@@ -31,54 +27,6 @@ func TestCancelsUnderALeaseLeaveTokensToOthers(t *testing.T) {
 			require.NoError(t, r.Cancel(t.Context()))
 		}
 		require.Greater(t, b.LeftTo(t, ginlimit.Key("api", "192.0.2.1"), limit), 1950)
-	})
-}
-
-// TestRefundsByHandLeaveALease as it is, and are there at once: also beside many, most requests are
-// admitted by the lease.
-func TestRefundsByHandLeaveALease(t *testing.T) {
-	limit := ginlimit.PerHour(3_600_000).WithBurst(10_000)
-	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
-		l := b.Limiter(t, ginlimit.WithLease(200*time.Millisecond), ginlimit.WithTimeout(ginlimit.DefaultTimeout))
-		allow := func() (ginlimit.Result, error) { return l.Allow(t.Context(), "k", limit) }
-		b.Busy(t, allow)
-		b.Advance(2 * time.Second) // the bucket is full
-		_, err := l.AllowN(t.Context(), "k", 5000, limit)
-		require.NoError(t, err)
-		start, before := time.Now(), l.Stats().Leased
-		for range 1000 {
-			r, err := allow()
-			require.NoError(t, err)
-			require.True(t, r.Allowed)
-			require.NoError(t, l.Refund(t.Context(), "k", 1, limit))
-			b.Advance(2 * time.Millisecond)
-		}
-		require.Greater(t, l.Stats().Leased-before, uint64(900))
-		require.NoError(t, l.Close())
-		require.InDelta(t, 5000+time.Since(start).Milliseconds(), b.LeftTo(t, "k", limit), 1)
-	})
-}
-
-// TestCancelsLeaveALease as it is. What it holds at the end counts as used, if it may have flowed back.
-func TestCancelsLeaveALease(t *testing.T) {
-	limit := ginlimit.PerMinute(60_000)
-	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
-		l := b.Limiter(t, ginlimit.WithLease(200*time.Millisecond), ginlimit.WithTimeout(ginlimit.DefaultTimeout))
-		allow := func() (ginlimit.Result, error) { return l.Allow(t.Context(), "k", limit) }
-		b.Busy(t, allow)
-		leased := l.Stats().Leased
-		for range 1000 {
-			r, err := l.Reserve(t.Context(), "k", 10, limit)
-			require.NoError(t, err)
-			require.True(t, r.Result().Allowed)
-			require.NoError(t, r.Cancel(t.Context()))
-			_, err = allow()
-			require.NoError(t, err)
-			b.Advance(2 * time.Millisecond)
-		}
-		require.Greater(t, l.Stats().Leased-leased, uint64(900), "most are admitted by the lease")
-		require.NoError(t, l.Close())
-		require.GreaterOrEqual(t, b.LeftTo(t, "k", limit), 60_000-200)
 	})
 }
 
@@ -176,58 +124,5 @@ func TestACancelUnderALeaseGivesBackOnce(t *testing.T) {
 				require.InDelta(t, row.back, take(), 1)
 			})
 		})
-	}
-}
-
-// TestWhoHasNoLease: neither a policy with slots or a ban, nor requests of several policies. The limiter's default
-// lease does not serve these.
-func TestWhoHasNoLease(t *testing.T) {
-	limit := ginlimit.PerSecond(1000)
-	for name, option := range map[string]ginlimit.PolicyOption{
-		"slots":          ginlimit.InFlight(500),
-		"a ban":          ginlimit.WithBan(time.Minute, time.Hour),
-		"another policy": ginlimit.WithFloor(0), "another policy, which skips": ginlimit.WithFloor(0),
-		"refunds": ginlimit.WithRefund(func(*gin.Context) bool { return false }),
-	} {
-		for _, inTurn := range []bool{false, true} {
-			t.Run(name, func(t *testing.T) {
-				testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
-					var rdb redis.UniversalClient = b.Client(t)
-					if inTurn {
-						rdb = struct{ redis.UniversalClient }{rdb}
-					}
-					l, err := ginlimit.NewLimiter(rdb, ginlimit.WithReplicas(1), ginlimit.WithTimeout(100*time.Millisecond),
-						ginlimit.WithDenyCache(100), ginlimit.WithLease(100*time.Millisecond))
-					require.NoError(t, err)
-					defer l.Close()
-					p, err := l.Policy("x", limit, option)
-					require.NoError(t, err)
-					handler := p.Handler()
-					skips := name == "another policy, which skips"
-					if skips || name == "another policy" {
-						all, err := l.Policy("all", testkit.All(), ginlimit.PerSecond(2000),
-							ginlimit.WithSkip(func(*gin.Context) bool { return skips }))
-						require.NoError(t, err)
-						handler = ginlimit.AllOf(p, all)
-					}
-					var result ginlimit.Result
-					r := gin.New()
-					_ = r.SetTrustedProxies(nil)
-					r.GET("/", handler, func(c *gin.Context) { result, _ = ginlimit.FromContext(c) })
-					for range 200 {
-						b.Advance(time.Millisecond)
-						require.Equal(t, http.StatusOK, testkit.Get(r, "/").Code)
-						require.Equal(t, ginlimit.FromRedis, result.Source)
-						if !strings.HasPrefix(name, "another policy") && name != "refunds" { // which are for requests
-							mine, err := p.Reserve(t.Context(), "k", 1)
-							require.NoError(t, err)
-							mine.Release()
-							require.Equal(t, ginlimit.FromRedis, mine.Result().Source)
-						}
-					}
-					require.Zero(t, l.Stats().Leased)
-				})
-			})
-		}
 	}
 }

@@ -73,25 +73,3 @@ func TestEqualDemandHasEqualShares(t *testing.T) {
 		})
 	}
 }
-
-// TestLeasesOfManyTokensASecond need a call to Redis for a few thousand decisions, and deny nothing.
-func TestLeasesOfManyTokensASecond(t *testing.T) {
-	for _, row := range []struct {
-		of        float64
-		processes int
-		calls     float64 // for each decision, at most
-	}{{0.5, 2, 0.006}, {0.9, 2, 0.004}, {0.5, 8, 0.024}, {0.9, 8, 0.016}} {
-		t.Run(fmt.Sprint(row), func(t *testing.T) {
-			testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
-				load := leaseLoad{ginlimit.PerSecond(50_000), row.of, row.processes, time.Second}
-				granted, asked, calls := load.run(t, b)
-				sum := int64(0)
-				for _, n := range granted {
-					sum += int64(n)
-				}
-				require.Equal(t, asked, sum)
-				require.LessOrEqual(t, float64(calls)/float64(asked), row.calls)
-			})
-		})
-	}
-}

@@ -3,11 +3,9 @@ package limits_test
 import (
 	"fmt"
 	"math"
-	"net/http"
 	"testing"
 	"time"
 
-	"github.com/gin-gonic/gin"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
@@ -34,22 +32,6 @@ func TestAnyFloorKeepsTheSameRoom(t *testing.T) {
 				"of whose burst WithLease keeps a part: make either smaller", floor))
 		}
 	}
-}
-
-// TestADryRunWithSlotsKeepsNothingForLeases, as the policy in force does not.
-func TestADryRunWithSlotsKeepsNothingForLeases(t *testing.T) {
-	t.Parallel()
-	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-		l := testkit.NewLimiter(t, b.Redis, ginlimit.WithLease(time.Hour))
-		trial := testkit.Derive(t, testkit.NewPolicy(t, l, "api", ginlimit.PerHour(100), ginlimit.InFlight(1000),
-			testkit.ByUser()), ginlimit.WithDryRun())
-		var found ginlimit.Result
-		router := testkit.Serve(func(c *gin.Context) { c.Next(); found, _ = ginlimit.FromContext(c) }, trial.Handler())
-		for i := range 101 {
-			testkit.Get(router, "/", testkit.User("alice"))
-			require.Equal(t, i < 100, found.Allowed, i)
-		}
-	})
 }
 
 // TestRoomForLeases is taken of the burst of policies that may have leases, and of no other.
@@ -91,23 +73,6 @@ func TestRoomForLeases(t *testing.T) {
 			})
 		})
 	}
-}
-
-// TestHeadersNameTheWholeBurst of a policy with leases.
-func TestHeadersNameTheWholeBurst(t *testing.T) {
-	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
-		l := testkit.NewLimiter(t, b.Client(t), ginlimit.WithHeaders(ginlimit.XRateLimit|ginlimit.RateLimitDraft))
-		r := testkit.Serve(l.Handler("api", ginlimit.PerSecond(500), ginlimit.WithLease(200*time.Millisecond)))
-		for i := range 300 {
-			rec := testkit.Get(r, "/")
-			require.Equal(t, http.StatusOK, rec.Code, i)
-			require.Equal(t, "500", rec.Header().Get("X-RateLimit-Limit"))
-			require.Contains(t, rec.Header().Get("RateLimit-Policy"), "q=500")
-		}
-		rec := testkit.Get(r, "/")
-		require.Equal(t, http.StatusTooManyRequests, rec.Code)
-		require.Equal(t, "500", rec.Header().Get("X-RateLimit-Limit"))
-	})
 }
 
 // TestAnyLeaseAdmitsNoMore: of any limit and any lease, two processes that use it moderately, wait

@@ -2,12 +2,9 @@ package limits_test
 
 import (
 	"context"
-	"net/http"
-	"sync"
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
@@ -46,32 +43,6 @@ func TestLease(t *testing.T) {
 		b.Advance(testkit.LeaseLife)
 		require.Zero(t, l.Stats().Leases)
 		require.Equal(t, "r", testkit.Sources(t, l, 1, testkit.LeasePerMinute))
-	})
-}
-
-// TestMoreThanALeaseHolds is taken from Redis, all or none, and the lease stays.
-func TestMoreThanALeaseHolds(t *testing.T) {
-	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
-		l := b.Limiter(t)
-		require.Equal(t, "rrrrlrlllrl", testkit.Sources(t, l, 11, testkit.LeasePerMinute))
-		ask := func(n int) ginlimit.Result {
-			r, err := l.AllowN(t.Context(), "k", n, testkit.LeasePerMinute)
-			require.NoError(t, err)
-			return r
-		}
-		r := ask(500) // the lease holds 6
-		require.Equal(t, ginlimit.FromRedis, r.Source)
-		require.Equal(t, 500, r.Granted)
-		require.Equal(t, testkit.LeaseBurst-17-500, r.Remaining)
-		r = ask(370) // and Redis has 363
-		require.Equal(t, ginlimit.FromRedis, r.Source)
-		require.False(t, r.Allowed)
-		require.Equal(t, 363, r.Remaining)
-		r = ask(6)
-		require.Equal(t, ginlimit.FromLease, r.Source)
-		require.True(t, r.Allowed)
-		require.Equal(t, 363, ask(363).Granted)
-		require.False(t, ask(1).Allowed)
 	})
 }
 
@@ -139,55 +110,6 @@ func TestOwnChangesEndALease(t *testing.T) {
 	})
 }
 
-// TestLosingRedisEndsLeases, and a caller who leaves does not.
-func TestLosingRedisEndsLeases(t *testing.T) {
-	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
-		l := b.Limiter(t)
-		testkit.Sources(t, l, 10, testkit.LeasePerMinute)
-		ctx, cancel := context.WithCancel(t.Context())
-		b.Hook.Wait.Store(int64(time.Second))
-		time.AfterFunc(time.Millisecond, cancel)
-		_, err := l.Allow(ctx, "another", testkit.LeasePerMinute)
-		require.ErrorIs(t, err, context.Canceled)
-		b.Hook.Wait.Store(0)
-		time.Sleep(time.Second)
-		require.Equal(t, 1, l.Stats().Leases)
-
-		b.Hook.Fail.Store(true)
-		_, err = l.Allow(t.Context(), "another", testkit.LeasePerMinute)
-		require.ErrorIs(t, err, ginlimit.ErrUnavailable)
-		require.Zero(t, l.Stats().Leases)
-		b.Hook.Fail.Store(false)
-	})
-}
-
-// TestALateTripTakesWhatItsCallerWants from the process' share, not what it wanted of Redis ahead.
-func TestALateTripTakesWhatItsCallerWants(t *testing.T) {
-	for _, late := range []bool{true, false} {
-		t.Run(map[bool]string{true: "late", false: "failed"}[late], func(t *testing.T) {
-			testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
-				l := b.Limiter(t, ginlimit.WithTimeout(200*time.Millisecond), ginlimit.WithFailureMode(ginlimit.FailLocal))
-				require.Equal(t, "rrrrlrlllrlllllll", testkit.Sources(t, l, 17, testkit.LeasePerMinute))
-				ctx, cancel := context.WithCancel(t.Context())
-				defer cancel()
-				if late {
-					b.Hook.Wait.Store(int64(time.Second))
-				} else {
-					b.Hook.Fail.Store(true)
-				}
-				r, err := l.AllowUpTo(ctx, "k", 3, testkit.LeasePerMinute)
-				require.NoError(t, err)
-				require.Equal(t, ginlimit.FromLocal, r.Source)
-				require.Equal(t, 3, r.Granted)
-				require.Equal(t, testkit.LeaseBurst-3, r.Remaining)
-				b.Hook.Wait.Store(0)
-				b.Hook.Fail.Store(false)
-				time.Sleep(2 * time.Second)
-			})
-		})
-	}
-}
-
 // TestCloseGivesBack what is not used, as far as it is left when Redis does it at the latest.
 func TestCloseGivesBack(t *testing.T) {
 	for name, row := range map[string]struct {
@@ -232,75 +154,6 @@ func TestCloseGivesBack(t *testing.T) {
 			})
 		})
 	}
-}
-
-// TestCloseGivesBackWhatIsTakenAheadMeanwhile by a decision that is in flight when it begins.
-func TestCloseGivesBackWhatIsTakenAheadMeanwhile(t *testing.T) {
-	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
-		l, other := b.Limiter(t, ginlimit.WithTimeout(ginlimit.DefaultTimeout)), b.Limiter(t)
-		require.Equal(t, "rrrrlrlll", testkit.Sources(t, l, 9, testkit.LeasePerMinute))
-		b.Hook.Wait.Store(int64(20 * time.Millisecond))
-		var last sync.WaitGroup
-		last.Go(func() {
-			r, err := l.Allow(t.Context(), "k", testkit.LeasePerMinute)
-			assert.NoError(t, err)
-			assert.Equal(t, ginlimit.FromRedis, r.Source)
-		})
-		time.Sleep(10 * time.Millisecond)
-		require.NoError(t, l.Close())
-		last.Wait()
-		b.Hook.Wait.Store(0)
-		r, err := other.Peek(t.Context(), "k", testkit.LeasePerMinute)
-		require.NoError(t, err)
-		require.Equal(t, testkit.LeaseBurst-10, r.Remaining)
-	})
-}
-
-// TestLeaseOverHTTP: headers, the source, and a policy's own lease.
-func TestLeaseOverHTTP(t *testing.T) {
-	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
-		var sources []ginlimit.Source
-		l := testkit.NewLimiter(t, b.Client(t),
-			ginlimit.WithHeaders(ginlimit.XRateLimit|ginlimit.RateLimitDraft),
-			ginlimit.WithObserver(func(_ context.Context, e ginlimit.Event) { sources = append(sources, e.Source) }))
-		api := []ginlimit.PolicyOption{testkit.LeasePerMinute, ginlimit.WithLease(testkit.LeaseLife)}
-		leased := testkit.Serve(l.Handler("api", api...))
-		plain := testkit.Serve(l.Handler("plain", testkit.LeasePerMinute))
-		for range 11 {
-			require.Equal(t, http.StatusOK, testkit.Get(leased, "/").Code)
-		}
-		rec := testkit.Get(leased, "/") // one of those that the tenth has taken ahead
-		require.Equal(t, "5", testkit.Remaining(rec))
-		require.Equal(t, "1000", rec.Header().Get("X-RateLimit-Limit"))
-		require.Equal(t, "17", rec.Header().Get("X-RateLimit-Reset"), "by the bucket")
-		require.Contains(t, rec.Header().Get("RateLimit"), `"api";r=5`)
-		require.Empty(t, rec.Header().Get("X-RateLimit-Status"))
-		require.Equal(t, ginlimit.FromLease, sources[11])
-
-		require.Equal(t, "4", testkit.Remaining(testkit.Get(leased, "/")))
-
-		before := l.Stats().Leased
-		for range 20 {
-			testkit.Get(plain, "/")
-		}
-		require.Equal(t, before, l.Stats().Leased, "the limiter has none by default")
-	})
-}
-
-// TestAPolicyMayHaveNoLease though the limiter has one by default.
-func TestAPolicyMayHaveNoLease(t *testing.T) {
-	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
-		l := b.Limiter(t)
-		p, err := l.Policy("without", testkit.LeasePerMinute, ginlimit.WithLease(0))
-		require.NoError(t, err)
-		_, err = l.Policy("60/m", ginlimit.PerMinute(60), ginlimit.WithLease(0))
-		require.NoError(t, err)
-		for range 20 {
-			r, err := p.Allow(t.Context(), "client")
-			require.NoError(t, err)
-			require.Equal(t, ginlimit.FromRedis, r.Source)
-		}
-	})
 }
 
 // TestFaultsOfWithLease are found with all others.

@@ -1,7 +1,6 @@
 package limits_test
 
 import (
-	"net/http"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -98,24 +97,4 @@ func TestADeniedPolicyGivesBackWhatItsRequestTook(t *testing.T) {
 			return ask("u", "full")
 		}, func() int { return ask("u", "free") })
 	})
-}
-
-// TestWindowsAreRefundedInTheProcess gives back what a share of the limit gave, and what it owes, without Redis.
-func TestWindowsAreRefundedInTheProcess(t *testing.T) {
-	t.Parallel()
-	for _, a := range testkit.WindowAlgorithms {
-		limiter := testkit.WithoutRedis(t, testkit.WithAlgorithm(a), ginlimit.WithReplicas(4))
-		cost := 1
-		r := testkit.Serve(limiter.Handler("n", ginlimit.PerHour(10).WithAlgorithm(a), ginlimit.WithKey(testkit.Everybody),
-			ginlimit.WithCost(func(*gin.Context) int { return cost }),
-			ginlimit.WithRefund(func(*gin.Context) bool { return true })))
-		for range 3 {
-			rec := testkit.Get(r, "/")
-			require.Equal(t, http.StatusOK, rec.Code)
-			require.Equal(t, "1", testkit.Remaining(rec), "of a share of two")
-		}
-		p, err := limiter.Peek(t.Context(), ginlimit.Key("n", "all"), ginlimit.PerHour(10))
-		require.NoError(t, err)
-		require.Equal(t, 2, p.Remaining)
-	}
 }

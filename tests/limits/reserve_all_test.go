@@ -3,7 +3,6 @@ package limits_test
 import (
 	"context"
 	"errors"
-	"math"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -219,53 +218,6 @@ func TestReserveAllBesideADryRun(t *testing.T) {
 	})
 }
 
-// TestReserveAllAsksSharesLast, and gives the others back if a share denies.
-func TestReserveAllAsksSharesLast(t *testing.T) {
-	t.Parallel()
-	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
-		shared := testkit.NewPolicy(t, b.Limiter, "shared", ginlimit.PerHour(4), ginlimit.WithShares(unusedTenant))
-		second := testkit.NewPolicy(t, b.Limiter, "second", ginlimit.PerHour(9), ginlimit.WithShares(unusedTenant))
-		p := testkit.NewPolicy(t, b.Limiter, "p", ginlimit.PerHour(9), ginlimit.InFlight(1))
-		a, other := shared.Share("a", 1), second.Share("a", 1)
-		all := func(n int) *ginlimit.Reservation {
-			return reserveAll(t, charge(a, "k", n), charge(p, "k", n), charge(other, "k", n))
-		}
-		one := all(3)
-		require.Equal(t, []string{"shared", "p", "second"}, namesOf(one.Results()))
-		one.Release()
-		denied := all(2)
-		require.Equal(t, []string{"shared"}, namesOf(denied.Results()))
-		require.Equal(t, []int{6, 1}, remaining(t, p))
-		require.NoError(t, one.Settle(t.Context(), 1, 1, 1))
-		require.Equal(t, []int{8, 1}, remaining(t, p))
-		tenants := reserveAll(t, charge(a, "k", 1), charge(shared.Share("b", 1), "k", 1))
-		require.Len(t, tenants.Results(), 2, "two tenants of one limit")
-	})
-}
-
-// TestReserveAllWaits for what it lacks of a policy with a queue, and for nothing of one without.
-func TestReserveAllWaits(t *testing.T) {
-	t.Parallel()
-	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
-		slots := testkit.NewPolicy(t, b.Limiter, "slots", ginlimit.InFlight(1), ginlimit.WithQueue(1, time.Second))
-		p := testkit.NewPolicy(t, b.Limiter, "p", ginlimit.PerHour(2))
-		both := func() *ginlimit.Reservation {
-			return reserveAll(t, charge(slots, "k", 1), charge(p, "k", 1))
-		}
-		held := both()
-		start := time.Now()
-		time.AfterFunc(300*time.Millisecond, held.Release)
-		next := both()
-		require.True(t, next.Result().Allowed)
-		require.InDelta(t, 300, time.Since(start).Milliseconds(), 1)
-		start = time.Now()
-		require.Equal(t, []string{"p"}, namesOf(reserveAll(t, charge(p, "k", 1)).Results()))
-		require.Contains(t, namesOf(both().Results()), "p", "no token comes")
-		require.Less(t, time.Since(start), 500*time.Millisecond)
-		next.Release()
-	})
-}
-
 // TestEventsOfReserveAll: one of each policy, of a denial those that deny.
 func TestEventsOfReserveAll(t *testing.T) {
 	t.Parallel()
@@ -313,38 +265,6 @@ func TestObserversThatPanicHoldNoSlot(t *testing.T) {
 		})
 		require.Zero(t, l.Stats().Slots)
 	}
-}
-
-// TestReserveAllByFailureMode: each policy's own decides on it.
-func TestReserveAllByFailureMode(t *testing.T) {
-	t.Parallel()
-	l := testkit.WithoutRedis(t)
-	local := testkit.NewPolicy(t, l, "local", ginlimit.PerHour(2))
-	open := testkit.NewPolicy(t, l, "open", ginlimit.PerHour(2), ginlimit.WithFailureMode(ginlimit.FailOpen))
-	closed := testkit.NewPolicy(t, l, "closed", ginlimit.PerHour(2), ginlimit.WithFailureMode(ginlimit.FailClosed))
-	r := reserveAll(t, charge(open, "k", 2), charge(local, "k", 1))
-	require.Equal(t, []ginlimit.Source{ginlimit.FromOpen, ginlimit.FromLocal},
-		[]ginlimit.Source{r.Results()[0].Source, r.Results()[1].Source})
-	require.Equal(t, 1, r.Results()[1].Remaining)
-	_, err := ginlimit.ReserveAll(t.Context(), charge(local, "k", 1), charge(closed, "k", 1))
-	require.ErrorIs(t, err, ginlimit.ErrUnavailable)
-	require.Equal(t, []int{1}, remaining(t, local), "given back")
-}
-
-// TestReserveAllOfUnlimitedPolicies has the Result of what counts.
-func TestReserveAllOfUnlimitedPolicies(t *testing.T) {
-	t.Parallel()
-	l := testkit.NewLocal(t)
-	free := testkit.NewPolicy(t, l, "free", ginlimit.Unlimited())
-	slots := testkit.NewPolicy(t, l, "slots", ginlimit.InFlight(2))
-	p := testkit.NewPolicy(t, l, "p", ginlimit.PerHour(9))
-	require.Equal(t, math.MaxInt, reserveAll(t, charge(free, "k", 1)).Result().Remaining)
-	two := reserveAll(t, charge(free, "k", 1), charge(slots, "k", 1))
-	require.Equal(t, "slots-c", two.Result().Name)
-	three := reserveAll(t, charge(free, "k", 1), charge(slots, "k", 1), charge(p, "k", 1))
-	require.Equal(t, "p", three.Result().Name, "free slots say nothing of exhaustion")
-	require.NoError(t, three.Settle(t.Context(), 500, 1, 2))
-	require.Equal(t, []int{7}, remaining(t, p))
 }
 
 // TestAHandlerReservesWhatItLearnsLate: what its middleware took stays taken.

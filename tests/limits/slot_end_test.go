@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -15,7 +14,6 @@ import (
 
 	"github.com/gin-gonic/gin"
 	"github.com/redis/go-redis/v9"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
@@ -106,104 +104,6 @@ func TestSlotsOutliveNoPanic(t *testing.T) {
 			}
 		})
 	}
-}
-
-// TestCloseFreesTheSlotsOfDecisionsInFlight that end without one: Redis knows when Close returns.
-func TestCloseFreesTheSlotsOfDecisionsInFlight(t *testing.T) {
-	t.Parallel()
-	alice := func(*gin.Context) (string, error) { return "alice", nil }
-	for name, ask := range map[string]func(t *testing.T, p, all *ginlimit.Policy){
-		"the caller leaves": func(t *testing.T, p, _ *ginlimit.Policy) {
-			ctx, cancel := context.WithTimeout(t.Context(), 15*time.Millisecond)
-			defer cancel()
-			_, err := p.Reserve(ctx, "alice", 1)
-			assert.ErrorIs(t, err, context.DeadlineExceeded)
-		},
-		"another policy denies": func(t *testing.T, p, all *ginlimit.Policy) {
-			router := gin.New()
-			router.GET("/", ginlimit.AllOf(p, all))
-			w := httptest.NewRecorder()
-			router.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
-			assert.Equal(t, http.StatusTooManyRequests, w.Code)
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-				rdb, slow := b.Connect(t), false
-				rdb.AddHook(testkit.EveryCall(func(send func() error) error {
-					err := send()
-					if slow {
-						time.Sleep(20 * time.Millisecond)
-					}
-					return err
-				}))
-				opts := []ginlimit.PolicyOption{ginlimit.PerHour(100), ginlimit.InFlight(1), ginlimit.WithKey(alice)}
-				limiter := testkit.NewLimiter(t, rdb, ginlimit.WithFailureMode(ginlimit.FailClosed))
-				p, err := limiter.Policy("api", opts...)
-				require.NoError(t, err)
-				testkit.Reserve(t, p).Release() // connects
-				all := testkit.NewPolicy(t, limiter, "all", testkit.All(), ginlimit.PerDay(1))
-				_, err = all.Allow(t.Context(), "all")
-				require.NoError(t, err)
-				synctest.Wait()
-
-				slow = true
-				var asks sync.WaitGroup
-				asks.Go(func() { ask(t, p, all) })
-				time.Sleep(10 * time.Millisecond)
-				require.NoError(t, limiter.Close())
-				other, err := testkit.NewLimiter(t, b.Redis).Policy("api", opts...)
-				require.NoError(t, err)
-				require.True(t, testkit.Reserve(t, other).Result().Allowed)
-				asks.Wait()
-			})
-		})
-	}
-}
-
-// TestCloseIsBounded though a hook of the client hangs in a decision, and then in what Close sends itself.
-func TestCloseIsBounded(t *testing.T) {
-	t.Parallel()
-	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-		var hangs atomic.Bool
-		rdb := b.ConnectInline(t)
-		rdb.AddHook(testkit.EveryCall(func(send func() error) error {
-			if hangs.Load() {
-				time.Sleep(time.Minute)
-			}
-			return send()
-		}))
-		limiter := testkit.NewLimiter(t, rdb, testkit.RemembersDenials(), ginlimit.WithTimeout(ginlimit.DefaultTimeout))
-		p, err := limiter.Policy("api", ginlimit.PerHour(100), ginlimit.InFlight(3))
-		require.NoError(t, err)
-		leased, err := limiter.Policy("leased", testkit.LeasePerMinute,
-			ginlimit.WithLease(testkit.LeaseLife))
-		require.NoError(t, err)
-		held := testkit.Reserve(t, p)
-		for range 11 {
-			_, err = leased.Allow(t.Context(), "alice")
-			require.NoError(t, err)
-		}
-		require.Positive(t, limiter.Stats().Leases)
-
-		synctest.Wait() // until no goroutine sends a call, so that the next caller sends its own
-		hangs.Store(true)
-		var asks sync.WaitGroup
-		asks.Go(func() {
-			begin := time.Now()
-			_, err := p.Reserve(t.Context(), "alice", 1)
-			assert.ErrorIs(t, err, ginlimit.ErrUnavailable)
-			assert.Equal(t, time.Minute, time.Since(begin), "the hook hangs in its caller")
-		})
-		synctest.Wait()
-		held.Release()
-		start := time.Now()
-		require.NoError(t, limiter.Close())
-		require.Greater(t, time.Since(start), 2*time.Second, "it waits for the decision, and then for its call")
-		require.LessOrEqual(t, time.Since(start), 2200*time.Millisecond)
-		asks.Wait()
-	})
 }
 
 // TestAProcessThatIsCutOffKeepsItsSlots for as long as InFlight says, whenever the cut

@@ -2,8 +2,6 @@ package limits_test
 
 import (
 	"context"
-	"fmt"
-	"math"
 	"net/http"
 	"net/http/httptest"
 	"sync"
@@ -134,90 +132,4 @@ func TestWhoWaitsForNoSlot(t *testing.T) {
 		holds.Release()
 		synctest.Wait()
 	})
-}
-
-// TestHeaderFuncBehindAFullQueue claims no token of a limit that nobody has looked at.
-func TestHeaderFuncBehindAFullQueue(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		var rows []ginlimit.Result
-		p := testkit.NewPolicy(t, testkit.NewLocal(t), "api", ginlimit.PerHour(3), ginlimit.Unlimited(), testkit.ByUser(),
-			ginlimit.InFlight(1), ginlimit.WithQueue(1, time.Hour),
-			ginlimit.WithHeaderFunc(func(_ http.Header, all []ginlimit.Result) { rows = all }))
-		holds := testkit.Reserve(t, p)
-		waits := make(chan *ginlimit.Reservation)
-		go func() { waits <- testkit.Reserve(t, p) }()
-		synctest.Wait()
-		require.Equal(t, http.StatusTooManyRequests, testkit.Get(testkit.Serve(p.Handler()), "/", testkit.User("alice")).Code)
-		require.Equal(t, []ginlimit.Result{
-			{Allowed: true, Limit: ginlimit.PerHour(3), Name: "api", Source: ginlimit.FromPolicy},
-			{Allowed: true, Limit: ginlimit.Unlimited(), Name: "api", Remaining: math.MaxInt, Source: ginlimit.FromPolicy},
-			{Limit: ginlimit.InFlight(1), Name: "api-c", RetryAfter: time.Second, ResetAfter: time.Second,
-				Source: ginlimit.FromPolicy, Cause: ginlimit.CauseQueueFull},
-		}, rows)
-		holds.Release()
-		(<-waits).Release()
-	})
-}
-
-// TestWhoWaitsAsksRedisSomeHundredTimesASecond, however many clients wait for slots of other
-// processes: a slot that another process releases is found within 20 ms, or 2 ms for each client
-// that waits. One that this process releases is taken at once.
-func TestWhoWaitsAsksRedisSomeHundredTimesASecond(t *testing.T) {
-	t.Parallel()
-	for _, row := range []struct {
-		clients int
-		within  time.Duration
-	}{{1, 20 * time.Millisecond}, {100, 200 * time.Millisecond}} {
-		t.Run(fmt.Sprint(row.clients, " clients"), func(t *testing.T) {
-			t.Parallel()
-			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-				opts := []ginlimit.PolicyOption{ginlimit.InFlight(1), ginlimit.WithQueue(1, time.Hour)}
-				l, rdb := testkit.NewLimiter(t, b.Redis), b.Connect(t)
-				p, err := l.Policy("api", opts...)
-				require.NoError(t, err)
-				other, err := testkit.NewLimiter(t, rdb).Policy("api", opts...)
-				require.NoError(t, err)
-				ctx, leave := context.WithCancel(t.Context())
-				var held []*ginlimit.Reservation
-				var all sync.WaitGroup
-				var taken atomic.Int64
-				wait := func(client string, holder *ginlimit.Policy) {
-					slot, err := holder.Reserve(t.Context(), client, 1)
-					require.NoError(t, err)
-					require.True(t, slot.Result().Allowed)
-					held = append(held, slot)
-					all.Go(func() {
-						if slot, err := p.Reserve(ctx, client, 1); err == nil {
-							taken.Add(1)
-							slot.Release()
-						}
-					})
-					time.Sleep(2 * time.Millisecond) // as the connections of a bubble carry no large pipeline
-				}
-				for i := range row.clients - 1 {
-					wait(fmt.Sprint("client ", i), other)
-				}
-				wait("alice", other)
-				time.Sleep(row.within)
-				before, start := l.Stats().Decisions, time.Now()
-				time.Sleep(400 * time.Millisecond)
-				decisions := float64(l.Stats().Decisions - before)
-				require.InDelta(t, float64(row.clients)/row.within.Seconds(), decisions/time.Since(start).Seconds(), 30)
-
-				held[len(held)-1].Release()
-				time.Sleep(row.within)
-				require.EqualValues(t, 1, taken.Load())
-				wait("bob", p)
-				held[len(held)-1].Release()
-				synctest.Wait()
-				require.EqualValues(t, 2, taken.Load())
-				leave()
-				all.Wait()
-				for _, slot := range held {
-					slot.Release()
-				}
-			})
-		})
-	}
 }

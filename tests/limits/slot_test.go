@@ -68,21 +68,6 @@ func TestSlotsAndTokensAreTakenTogether(t *testing.T) {
 	})
 }
 
-func TestSlotsAlone(t *testing.T) {
-	t.Parallel()
-	testkit.OnEveryEngine(t, func(t *testing.T, e testkit.Engine) {
-		p, err := e.Limiter.Policy("api", ginlimit.InFlight(1))
-		require.NoError(t, err)
-		slot := testkit.Reserve(t, p)
-		require.True(t, slot.Result().Allowed)
-		require.Equal(t, "api-c", slot.Result().Name)
-		require.Equal(t, 0, slot.Result().Remaining)
-		require.False(t, testkit.Reserve(t, p).Result().Allowed)
-		slot.Release()
-		require.True(t, testkit.Reserve(t, p).Result().Allowed)
-	})
-}
-
 // TestSlotsAreSharedByProcesses uses limiters in place of processes: each has a name and counts of its own.
 func TestSlotsAreSharedByProcesses(t *testing.T) {
 	t.Parallel()

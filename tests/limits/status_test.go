@@ -174,85 +174,6 @@ func TestStatusOfABan(t *testing.T) {
 	})
 }
 
-// TestStatusOfAShortBan: a limit that has no token when the ban ends denies for longer.
-func TestStatusOfAShortBan(t *testing.T) {
-	t.Parallel()
-	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
-		hour, free := ginlimit.PerHour(1), ginlimit.Unlimited()
-		p := testkit.NewPolicy(t, b.Limiter, "api", hour, free, ginlimit.WithBan(time.Minute, time.Minute))
-		takes(1, 1)(t, p)
-		banned := row{free, 0, ginlimit.CauseBan, time.Minute, time.Minute, false}
-		requireStatus(t, b, p, "api", row{hour, 0, ginlimit.CauseBan, time.Hour, time.Hour, false}, banned)
-		if b.Other != b.Limiter { // a process that has another limit
-			alone := testkit.NewPolicy(t, b.Other, "api", free, ginlimit.InFlight(1), ginlimit.WithBan(time.Minute, time.Minute))
-			requireStatus(t, b, alone, "api", banned,
-				row{ginlimit.InFlight(1), 1, ginlimit.CauseBan, time.Minute, 0, false})
-		}
-		time.Sleep(time.Minute)
-		requireStatus(t, b, p, "api", row{hour, 0, ginlimit.CauseRate, 59 * time.Minute, 59 * time.Minute, false},
-			row{limit: free, left: math.MaxInt, static: true})
-	})
-}
-
-// TestStatusOfWhatProhibits: its row is never allowed, and the others say what they hold.
-func TestStatusOfWhatProhibits(t *testing.T) {
-	t.Parallel()
-	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
-		hour, slots, none := ginlimit.PerHour(4), ginlimit.InFlight(2), ginlimit.PerDay(0)
-		open := testkit.NewPolicy(t, b.Limiter, "api", hour, slots)
-		reserves(1)(t, open)
-		defer testkit.Reserve(t, open).Release()
-		never := row{none, 0, ginlimit.CauseNever, -1, 0, true}
-		p := testkit.NewPolicy(t, b.Limiter, "none", none)
-		requireStatus(t, b, p, "none", never)
-		if b.Other != b.Limiter { // a process that has further limits
-			p = testkit.NewPolicy(t, b.Other, "api", ginlimit.Unlimited(), none, hour)
-			requireStatus(t, b, p, "api", row{limit: ginlimit.Unlimited(), left: math.MaxInt, static: true}, never,
-				row{limit: hour, left: 2, reset: 30 * time.Minute})
-		}
-		p = testkit.NewPolicy(t, b.Limiter, "shut", none, slots)
-		requireStatus(t, b, p, "shut", never, row{limit: slots, left: 2, static: true})
-		p = testkit.NewPolicy(t, b.Limiter, "floor", ginlimit.WithFloor(4), testkit.LimitsFrom(hour, ginlimit.PerDay(9)))
-		requireStatus(t, b, p, "floor", row{hour, 0, ginlimit.CauseNever, -1, 0, true},
-			row{limit: ginlimit.PerDay(9), left: 9, static: true})
-	})
-}
-
-// TestStatusOfAFloor is that of the policy's own share.
-func TestStatusOfAFloor(t *testing.T) {
-	t.Parallel()
-	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
-		hour, day := ginlimit.PerHour(4), ginlimit.PerDay(24)
-		people := testkit.NewPolicy(t, b.Limiter, "api", hour, day)
-		batch := testkit.Derive(t, people, ginlimit.WithFloor(3))
-		takes(1)(t, people)
-		requireStatus(t, b, people, "api", row{limit: hour, left: 3, reset: 15 * time.Minute},
-			row{limit: day, left: 23, reset: time.Hour})
-		requireStatus(t, b, batch, "api", row{hour, 0, ginlimit.CauseRate, 15 * time.Minute, 15 * time.Minute, false},
-			row{limit: day, left: 20, reset: time.Hour})
-	})
-}
-
-// TestStatusOfAClientsOwnLimits has these, and then the policy's slots.
-func TestStatusOfAClientsOwnLimits(t *testing.T) {
-	t.Parallel()
-	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
-		day, hour, slots := ginlimit.PerDay(24), ginlimit.PerHour(4), ginlimit.InFlight(2)
-		for name, dry := range map[string][]ginlimit.PolicyOption{"in force": nil, "dry run": {ginlimit.WithDryRun()}} {
-			plan := []ginlimit.Limit{day, hour}
-			p := testkit.NewPolicy(t, b.Limiter, name, append(dry, slots,
-				ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) { return plan, nil }))...)
-			slot := testkit.Reserve(t, p)
-			requireStatus(t, b, p, name, row{limit: day, left: 23, reset: time.Hour},
-				row{limit: hour, left: 3, reset: 15 * time.Minute}, row{limit: slots, left: 1, reset: time.Second})
-			plan = []ginlimit.Limit{ginlimit.Unlimited()}
-			requireStatus(t, b, p, name, row{limit: plan[0], left: math.MaxInt, static: true},
-				row{limit: slots, left: 1, reset: time.Second})
-			slot.Release()
-		}
-	})
-}
-
 // TestStatusIsOneCall of Redis, whatever the policy has, and is no Event. What the deny cache knows
 // does not answer it.
 func TestStatusIsOneCall(t *testing.T) {
@@ -291,48 +212,6 @@ func TestStatusIsOneCall(t *testing.T) {
 	})
 }
 
-// TestStatusUnderALease is what Redis counts, and takes nothing of the lease.
-func TestStatusUnderALease(t *testing.T) {
-	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
-		l := b.Limiter(t)
-		p := testkit.NewPolicy(t, l, "api", testkit.LeasePerMinute)
-		used := b.Leases(t, p) + takes(1)(t, p).Granted // and holds some
-		require.Positive(t, l.Stats().Leases)
-		leased := l.Stats().Leased
-		rows, err := p.Status(t.Context(), "alice")
-		require.NoError(t, err)
-		require.Len(t, rows, 1)
-		require.Equal(t, ginlimit.FromRedis, rows[0].Source)
-		peek, err := p.Peek(t.Context(), "alice")
-		require.NoError(t, err)
-		require.Equal(t, peek, rows[0])
-		require.LessOrEqual(t, rows[0].Remaining, 1000-used)
-		require.Equal(t, leased, l.Stats().Leased)
-		require.Equal(t, ginlimit.FromLease, takes(1)(t, p).Source)
-	})
-}
-
-// TestStatusWithoutRedis: an open limiter says that everything is there, and a closed one nothing.
-func TestStatusWithoutRedis(t *testing.T) {
-	t.Parallel()
-	limits := []ginlimit.PolicyOption{ginlimit.InFlight(2), ginlimit.PerHour(4), ginlimit.Unlimited()}
-	l := testkit.WithoutRedis(t, ginlimit.WithFailureMode(ginlimit.FailOpen))
-	p := testkit.NewPolicy(t, l, "api", limits...)
-	testkit.Reserve(t, p)
-	requireStatus(t, testkit.Backend{Limiter: l}, p, "api", row{limit: ginlimit.InFlight(2), left: 2},
-		row{limit: ginlimit.PerHour(4), left: 4}, row{limit: ginlimit.Unlimited(), left: math.MaxInt, static: true})
-
-	p = testkit.NewPolicy(t, testkit.WithoutRedis(t, ginlimit.WithFailureMode(ginlimit.FailClosed)), "api", limits...)
-	rows, err := p.Status(t.Context(), "alice")
-	require.ErrorIs(t, err, ginlimit.ErrUnavailable)
-	require.Nil(t, rows)
-
-	l = testkit.WithoutRedis(t, ginlimit.WithReplicas(2))
-	p = testkit.NewPolicy(t, l, "api", limits...)
-	requireStatus(t, testkit.Backend{Limiter: l}, p, "api", row{limit: ginlimit.InFlight(2), left: 1},
-		row{limit: ginlimit.PerHour(4), left: 2}, row{limit: ginlimit.Unlimited(), left: math.MaxInt, static: true})
-}
-
 // TestStatusErrors are those of Allow.
 func TestStatusErrors(t *testing.T) {
 	t.Parallel()
@@ -359,23 +238,4 @@ func TestStatusErrors(t *testing.T) {
 		_, err = testkit.NewPolicy(t, l, limit.String(), limit).Status(t.Context(), "alice")
 		require.ErrorIs(t, err, ginlimit.ErrClosed)
 	}
-}
-
-// TestStatusOfABannedClientWithTokens: a limit that has tokens left allows one when the ban ends,
-// though the next token comes later.
-func TestStatusOfABannedClientWithTokens(t *testing.T) {
-	t.Parallel()
-	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
-		month := ginlimit.PerCalendar(400, ginlimit.CalendarMonth(nil, 1))
-		p := testkit.NewPolicy(t, b.Limiter, "api", ginlimit.PerHour(1), month, ginlimit.WithBan(90*time.Minute, 90*time.Minute))
-		takes(1, 1)(t, p)
-		rows, err := p.Status(t.Context(), "alice")
-		require.NoError(t, err)
-		peeked, err := p.Peek(t.Context(), "alice")
-		require.NoError(t, err)
-		for _, row := range rows {
-			require.Equal(t, ginlimit.CauseBan, row.Cause)
-			require.Equal(t, peeked.RetryAfter, row.RetryAfter, row.Limit)
-		}
-	})
 }

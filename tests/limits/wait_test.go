@@ -14,22 +14,6 @@ import (
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
-func TestCloseEndsAWait(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		l := testkit.NewLocal(t)
-		limit := ginlimit.PerHour(1)
-		require.NoError(t, l.Wait(t.Context(), "k", limit))
-		waited := make(chan error)
-		go func() { waited <- l.Wait(t.Context(), "k", limit) }()
-		synctest.Wait()
-		start := time.Now()
-		require.NoError(t, l.Close())
-		require.ErrorIs(t, <-waited, ginlimit.ErrUnavailable)
-		require.Zero(t, time.Since(start), "at once")
-	})
-}
-
 // TestWaitN waits for several tokens at once.
 func TestWaitN(t *testing.T) {
 	t.Parallel()
@@ -81,30 +65,6 @@ func TestWaitN(t *testing.T) {
 	}
 }
 
-// TestWaitNEnds with its context, and with the limiter.
-func TestWaitNEnds(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		limiter := testkit.NewLocal(t)
-		p := testkit.NewPolicy(t, limiter, "p", ginlimit.PerHour(10))
-		_, err := p.AllowN(t.Context(), "k", 10)
-		require.NoError(t, err)
-		ctx, cancel := context.WithCancel(t.Context())
-		var canceled, closed error
-		var all sync.WaitGroup
-		all.Go(func() { canceled = p.WaitN(ctx, "k", 5) })
-		all.Go(func() { closed = p.WaitN(t.Context(), "k", 5) })
-		time.Sleep(time.Minute)
-		cancel()
-		synctest.Wait()
-		require.ErrorIs(t, canceled, context.Canceled)
-		require.NoError(t, limiter.Close())
-		all.Wait()
-		require.ErrorIs(t, closed, ginlimit.ErrUnavailable)
-		require.Equal(t, time.Minute, time.Since(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)))
-	})
-}
-
 // TestWaitThatMayBeDecidedHereWaitsForNoOutage: it is not behind a caller whom only Redis may answer.
 func TestWaitThatMayBeDecidedHereWaitsForNoOutage(t *testing.T) {
 	t.Parallel()
@@ -121,58 +81,6 @@ func TestWaitThatMayBeDecidedHereWaitsForNoOutage(t *testing.T) {
 		soon, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		require.NoError(t, local.Wait(soon, "k"))
-	})
-}
-
-// TestWaitEndsWhereRedisRefuses: a foreign value at the key is no outage.
-func TestWaitEndsWhereRedisRefuses(t *testing.T) {
-	t.Parallel()
-	rdb, _ := testkit.NewMiniredis(t)
-	limiter := testkit.NewLimiter(t, rdb, ginlimit.WithFailureMode(ginlimit.FailClosed))
-	require.NoError(t, rdb.Set(t.Context(), testkit.RedisKey("k", ginlimit.PerHour(1)), "theirs", 0).Err())
-	require.ErrorIs(t, limiter.Wait(t.Context(), "k", ginlimit.PerHour(1)), ginlimit.ErrUnavailable)
-}
-
-// TestWaitAcrossAPeriodsEnd keeps the order of arrival, and takes of the period that begins when it does.
-func TestWaitAcrossAPeriodsEnd(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		// at midnight
-		p := testkit.NewPolicy(t, testkit.NewLocal(t), "test", ginlimit.PerCalendar(1, ginlimit.CalendarDay(nil)))
-		start := time.Now()
-		var all sync.WaitGroup
-		var order []int
-		var mu sync.Mutex
-		for i := range 6 {
-			all.Go(func() {
-				assert.NoError(t, p.Wait(t.Context(), "k"))
-				mu.Lock()
-				defer mu.Unlock()
-				assert.Equal(t, time.Duration(i)*24*time.Hour, time.Since(start))
-				order = append(order, i)
-			})
-			time.Sleep(5 * time.Hour)
-		}
-		all.Wait()
-		require.Equal(t, []int{0, 1, 2, 3, 4, 5}, order)
-	})
-}
-
-// TestWaitGoesOnThroughAnOutage if nobody else may decide, until its context ends.
-func TestWaitGoesOnThroughAnOutage(t *testing.T) {
-	t.Parallel()
-	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-		limiter := testkit.NewLimiter(t, b.Redis, ginlimit.WithFailureMode(ginlimit.FailClosed),
-			ginlimit.WithTimeout(50*time.Millisecond))
-		b.Late.Store(true)
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-		defer cancel()
-		start := time.Now()
-		require.ErrorIs(t, limiter.Wait(ctx, "k", ginlimit.PerSecond(1)), context.DeadlineExceeded)
-		require.Equal(t, 10*time.Second, time.Since(start))
-		time.AfterFunc(10*time.Second, func() { b.Late.Store(false) })
-		require.NoError(t, limiter.Wait(t.Context(), "k", ginlimit.PerSecond(1)))
-		require.InDelta(t, 20, time.Since(start).Seconds(), 2)
 	})
 }
 

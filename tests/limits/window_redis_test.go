@@ -4,7 +4,6 @@ package limits_test
 
 import (
 	"fmt"
-	"net/http"
 	"slices"
 	"strconv"
 	"sync"
@@ -12,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gin-gonic/gin"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -255,37 +253,6 @@ func TestLongLogsAreSearchedByHalves(t *testing.T) {
 	do("Refund", func() error { return e.Limiter.Refund(ctx, "k", 5000, limit) })
 	do("Block", func() error { return e.Limiter.Block(ctx, "k", time.Second, limit) })
 	do("Peek of what is blocked", func() error { _, err := e.Limiter.Peek(ctx, "k", limit); return err })
-}
-
-// TestMixedAlgorithmsShareABatch has handlers of one limiter, all of them busy, that count differently.
-func TestMixedAlgorithmsShareABatch(t *testing.T) {
-	t.Parallel()
-	rdb := testkit.Connect(t, testkit.StartRedis(t))
-	limiter := testkit.NewLimiter(t, rdb, ginlimit.WithKey(ginlimit.ByHeader("X-Client-Id")))
-	var routes []*gin.Engine
-	for a := range ginlimit.Algorithm(3) {
-		routes = append(routes, testkit.Serve(limiter.Handler(a.String(), ginlimit.PerDay(100).WithAlgorithm(a))))
-	}
-	const callers, each, clients = 128, 60, 4 // 640 requests of each client on each route
-	var served [3][clients]atomic.Int64
-	var all sync.WaitGroup
-	for caller := range callers {
-		all.Go(func() {
-			for i := range each {
-				route, client := (caller+i)%3, (caller+i/3)%clients
-				if testkit.Get(routes[route], "/",
-					testkit.With("X-Client-Id", fmt.Sprint("client ", client))).Code == http.StatusOK {
-					served[route][client].Add(1)
-				}
-			}
-		})
-	}
-	all.Wait()
-	for route := range served {
-		for client := range served[route] {
-			assert.EqualValues(t, 100, served[route][client].Load(), "%s, client %d", ginlimit.Algorithm(route), client)
-		}
-	}
 }
 
 // TestLogWithoutAnEndIsNotLeft: where a charge cannot be completed, it is not begun.

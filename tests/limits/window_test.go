@@ -6,8 +6,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/gin-gonic/gin"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
@@ -125,73 +123,6 @@ func TestLogHasNoMoreEntriesThanTheLimit(t *testing.T) {
 	})
 }
 
-func TestRefundGivesBackWhatWasTakenLast(t *testing.T) {
-	testkit.OnEveryEngineOf(t, ginlimit.SlidingWindow, func(t *testing.T, e testkit.Engine) {
-		limit, ctx := ginlimit.PerMinute(5), t.Context()
-		e.Allowed(t, 1, 4, limit)
-		e.Advance(10 * time.Second)
-		e.Allowed(t, 2, 2, limit)
-		e.Advance(10 * time.Second)
-		e.Allowed(t, 1, 1, limit)
-		require.NoError(t, e.Limiter.Refund(ctx, "k", 2, limit)) // that one, and one of the two
-		r, err := e.Limiter.Peek(ctx, "k", limit)
-		require.NoError(t, err)
-		require.Equal(t, 3, r.Remaining)
-		e.RequireDuration(t, 50*time.Second, r.ResetAfter)
-		e.Allowed(t, 3, 0, limit)
-		e.Denied(t, 1, 40*time.Second, limit)
-		e.Denied(t, 2, 50*time.Second, limit)
-	})
-}
-
-// TestTakenAndGivenBackIsAsBefore: a request that is refunded leaves no trace.
-func TestTakenAndGivenBackIsAsBefore(t *testing.T) {
-	testkit.OnEveryWindow(t, func(t *testing.T, e testkit.Engine) {
-		limit, ctx := ginlimit.PerMinute(5), t.Context()
-		peek := func() ginlimit.Result {
-			r, err := e.Limiter.Peek(ctx, "k", limit)
-			require.NoError(t, err)
-			return r
-		}
-		fresh := peek()
-		e.Allowed(t, 2, 3, limit)
-		require.NoError(t, e.Limiter.Refund(ctx, "k", 2, limit))
-		require.Equal(t, fresh, peek(), "no window has begun")
-		e.Allowed(t, 1, 4, limit)
-		e.Advance(10 * time.Second)
-		before := peek()
-		e.Allowed(t, 2, 2, limit)
-		require.NoError(t, e.Limiter.Refund(ctx, "k", 2, limit))
-		after := peek()
-		require.Equal(t, before.Remaining, after.Remaining)
-		e.RequireDuration(t, before.ResetAfter, after.ResetAfter)
-	})
-}
-
-func TestBlockKeepsWhatWasCounted(t *testing.T) {
-	testkit.OnEveryWindow(t, func(t *testing.T, e testkit.Engine) {
-		limit, ctx := ginlimit.PerMinute(5), t.Context()
-		e.Allowed(t, 3, 2, limit)
-		require.NoError(t, e.Limiter.Block(ctx, "k", 20*time.Second, limit))
-		e.Denied(t, 1, 20*time.Second, limit)
-		e.Denied(t, 3, time.Minute, limit) // which is later than the block
-		e.Denied(t, 1, 20*time.Second, limit, ginlimit.PerHour(9))
-		r, err := e.Limiter.Peek(ctx, "k", limit)
-		require.NoError(t, err)
-		require.Zero(t, r.Remaining)
-		e.RequireDuration(t, time.Minute, r.ResetAfter)
-		require.NoError(t, e.Limiter.Refund(ctx, "k", 1, limit)) // shortens no block
-		e.Denied(t, 1, 20*time.Second, limit)
-		e.Advance(20 * time.Second)
-		e.Allowed(t, 1, 2, limit) // two were taken before
-		e.Advance(30 * time.Second)
-		e.Allowed(t, 1, 1, limit)
-		require.NoError(t, e.Limiter.Block(ctx, "k", time.Hour, limit)) // beyond the window
-		e.Advance(time.Hour)
-		e.Allowed(t, 5, 0, limit)
-	})
-}
-
 func TestChangedLimitKeepsWhatWasCounted(t *testing.T) {
 	testkit.OnEveryWindow(t, func(t *testing.T, e testkit.Engine) {
 		free, paid := ginlimit.PerHour(10), ginlimit.PerHour(1000)
@@ -247,77 +178,6 @@ func TestWindowHasNoBurst(t *testing.T) {
 		require.ErrorContains(t, testkit.PanicError(func() {
 			e.Limiter.Handler("test", ginlimit.PerMinute(10).WithBurst(1).WithAlgorithm(e.Algorithm))
 		}), "burst")
-	})
-}
-
-// TestDoubleBurstAtTheEdge is what the fixed window lets through, and the others do not: twice the limit within
-// moments, at the end of one window and the beginning of the next.
-func TestDoubleBurstAtTheEdge(t *testing.T) {
-	testkit.OnEveryAlgorithm(t, func(t *testing.T, e testkit.Engine) {
-		limit := ginlimit.PerMinute(100)
-		e.AllowN(t, 1, limit)
-		e.Advance(55 * time.Second)
-		burst := func() (admitted int) {
-			for range 110 {
-				admitted += e.AllowN(t, 1, limit).Granted
-			}
-			return admitted
-		}
-		before := burst()
-		e.Advance(5 * time.Second)
-		within := before + burst()
-		switch {
-		case e.Algorithm == ginlimit.FixedWindow:
-			require.Equal(t, 99+100, within, "in five seconds")
-		case e.Algorithm == ginlimit.TokenBucket && e.Ahead() > 0: // it goes on by itself
-			require.InDelta(t, 100+5*100/60, within, 2+e.Ahead().Minutes()*100)
-		default:
-			require.Equal(t, map[ginlimit.Algorithm]int{
-				ginlimit.TokenBucket:   100 + 5*100/60, // what it regained in five seconds, and no more
-				ginlimit.SlidingWindow: 99 + 1,         // the first one has left
-			}[e.Algorithm], within)
-		}
-	})
-}
-
-func TestHandlersOfALimiterMayCountDifferently(t *testing.T) {
-	t.Parallel()
-	rdb, advance := testkit.NewMiniredis(t)
-	limiter := testkit.NewLimiter(t, rdb, ginlimit.WithDenyCache(0))
-	fixed := testkit.Serve(limiter.Handler("window", ginlimit.PerMinute(2).WithAlgorithm(ginlimit.FixedWindow)))
-	bucket := testkit.Serve(limiter.Handler("bucket", ginlimit.PerMinute(2)))
-	for _, r := range []*gin.Engine{fixed, bucket} {
-		testkit.Get(r, "/")
-		assert.Equal(t, "0", testkit.Remaining(testkit.Get(r, "/")))
-	}
-	assert.Equal(t, "60", testkit.Get(fixed, "/").Header().Get("Retry-After"))
-	assert.Equal(t, "30", testkit.Get(bucket, "/").Header().Get("Retry-After"))
-	advance(59 * time.Second)
-	assert.Equal(t, "1", testkit.Get(fixed, "/").Header().Get("Retry-After"))
-	assert.Equal(t, "0", testkit.Remaining(testkit.Get(bucket, "/")))
-}
-
-// TestLogsAreCoarserInTheProcessWhereTheyAreLong, which only keeps tokens for longer.
-func TestLogsAreCoarserInTheProcessWhereTheyAreLong(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		limiter := testkit.NewLocal(t, testkit.WithAlgorithm(ginlimit.SlidingWindow))
-		const rate = 20_000
-		limit, ctx := ginlimit.PerHour(rate), t.Context()
-		for i := range rate {
-			r, err := limiter.Allow(ctx, "k", limit)
-			require.NoError(t, err)
-			require.Equal(t, rate-1-i, r.Remaining)
-			time.Sleep(time.Millisecond)
-		}
-		time.Sleep(time.Hour - rate*time.Millisecond) // the first one leaves now
-		for left := 1; left < rate; left += 977 {
-			r, err := limiter.Peek(ctx, "k", limit)
-			require.NoError(t, err)
-			require.LessOrEqual(t, r.Remaining, left)
-			require.Greater(t, r.Remaining, left-9)
-			time.Sleep(977 * time.Millisecond)
-		}
 	})
 }
 

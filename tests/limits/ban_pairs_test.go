@@ -1,4 +1,4 @@
-package pairs_test
+package limits_test
 
 import (
 	"testing"
@@ -9,51 +9,6 @@ import (
 	"github.com/ginlimit/ginlimit"
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
-
-// TestBanByAFloor: a batch policy that is denied by its floor is banned, and so is the policy that it was derived from.
-func TestBanByAFloor(t *testing.T) {
-	t.Parallel()
-	testkit.OnEveryEngine(t, func(t *testing.T, e testkit.Engine) {
-		ban := ginlimit.WithBan(10*time.Hour, 20*time.Hour)
-		batch, people := batchAndPeople(t, e.Limiter, 2, ginlimit.PerHour(4), ban)
-		asks(t, batch, verdict{true, 1, 0})
-		asks(t, batch, verdict{true, 0, 0})
-		for range 2 {
-			require.InDelta(t, 10*time.Hour, asks(t, batch, verdict{false, 0, -1}).RetryAfter, float64(time.Minute))
-		}
-		require.InDelta(t, 10*time.Hour, asks(t, people, verdict{false, 0, -1}).RetryAfter, float64(time.Minute))
-	})
-}
-
-// TestBanAcrossACalendarPeriod lasts to its end, though the quota is whole again; or the client
-// waits for the next period if that begins later.
-func TestBanAcrossACalendarPeriod(t *testing.T) {
-	t.Parallel()
-	const h = time.Hour
-	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) { // from midnight
-		for name, l := range map[string]*testkit.Limiter{
-			"redis":      testkit.NewLimiter(t, b.Redis),
-			"remembered": testkit.NewLimiter(t, b.Connect(t), testkit.RemembersDenials()), "local": testkit.NewLocal(t),
-		} {
-			p := testkit.NewPolicy(t, l, name, ginlimit.PerCalendar(2, ginlimit.CalendarDay(nil)), ginlimit.WithBan(6*h, 12*h))
-			time.Sleep(time.Until(time.Now().Truncate(24 * h).Add(22*h + 24*h)))
-			asks(t, p, verdict{true, 1, 0})
-			asks(t, p, verdict{true, 0, 0})
-			asks(t, p, verdict{false, 0, 6 * h})
-			asks(t, p, verdict{false, 0, 6 * h})
-			time.Sleep(3 * h) // in the next day
-			asks(t, p, verdict{false, 0, 3 * h})
-			time.Sleep(3 * h) // on probation
-			asks(t, p, verdict{true, 1, 0})
-			asks(t, p, verdict{true, 0, 0})
-			asks(t, p, verdict{false, 0, 20 * h}) // the ban of 12 hours ends before the day
-			time.Sleep(12 * h)
-			asks(t, p, verdict{false, 0, 12 * h}) // on probation again: the longest ban
-			time.Sleep(12 * h)
-			asks(t, p, verdict{true, 1, 0})
-		}
-	})
-}
 
 // TestBanWhereverItIsDecided lasts and grows on a server and in an outage.
 func TestBanWhereverItIsDecided(t *testing.T) {

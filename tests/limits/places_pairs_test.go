@@ -1,4 +1,4 @@
-package pairs_test
+package limits_test
 
 import (
 	"testing"

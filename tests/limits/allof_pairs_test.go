@@ -1,4 +1,4 @@
-package pairs_test
+package limits_test
 
 import (
 	"context"
@@ -49,12 +49,6 @@ func beside(t *testing.T, b testkit.Backend, other *ginlimit.Policy, opts ...gin
 	return serves(b.Limiter, testkit.NewPolicy(t, b.Limiter, "p", append(opts, testkit.ByUser())...), other)
 }
 
-// with returns the policy with other options.
-func (c *counted) with(t *testing.T, opts ...ginlimit.PolicyOption) *counted {
-	t.Helper()
-	return serves(c.limiter, testkit.Derive(t, c.Policy, opts...), nil)
-}
-
 func serves(l *testkit.Limiter, p, other *ginlimit.Policy) *counted {
 	c := &counted{Policy: p, limiter: l, during: func() {}}
 	var mu sync.Mutex // of what is found: requests may come at once
@@ -103,24 +97,6 @@ func (c *counted) leftOfAll(t *testing.T, want int, limit ginlimit.Limit) {
 	r, err := c.limiter.Peek(t.Context(), ginlimit.Key("all", "all"), limit)
 	require.NoError(t, err)
 	require.Equal(t, want, r.Remaining)
-}
-
-// TestMethodsAreOfTheirPolicy alone: a reservation and a refund by hand leave what stands beside it in AllOf as it is.
-func TestMethodsAreOfTheirPolicy(t *testing.T) {
-	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
-		limit := ginlimit.PerHour(10)
-		p := beside(t, b, all(b, limit), limit)
-		p.wants(t, "alice", 200, 200)
-		r, err := p.Reserve(t.Context(), "alice", 3)
-		require.NoError(t, err)
-		require.True(t, r.Result().Allowed)
-		p.left(t, "alice", 5)
-		require.NoError(t, r.Settle(t.Context(), 1))
-		p.left(t, "alice", 7)
-		testkit.RequireMade(t, p.Refund(t.Context(), "alice", 1))
-		p.left(t, "alice", 8)
-		p.leftOfAll(t, 8, limit)
-	})
 }
 
 // TestPoliciesSettleAndRefundTheirOwnCharge: each has its own cost, and what it was for the request in the end.
@@ -246,43 +222,6 @@ func TestPoliciesThatBothBan(t *testing.T) {
 	})
 }
 
-// TestAFloorIsOfItsPolicy: another can be used to its last token.
-func TestAFloorIsOfItsPolicy(t *testing.T) {
-	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
-		limit := ginlimit.PerHour(10)
-		p := beside(t, b, all(b, limit), limit, ginlimit.WithFloor(8))
-		p.wants(t, "alice", 200, 200, 429)
-		require.Equal(t, "p", p.found.Name)
-		p.leftOfAll(t, 8, limit)
-		for i, client := range []string{"bob", "carol", "dave", "erin"} {
-			p.wants(t, client, 200, 200)
-			p.leftOfAll(t, 6-2*i, limit)
-		}
-		p.wants(t, "frank", 429)
-		require.Equal(t, "all", p.found.Name)
-		p.left(t, "frank", 2)
-	})
-}
-
-// TestAQuotaBesideABucket of another policy: requests take of both, or of neither.
-func TestAQuotaBesideABucket(t *testing.T) {
-	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
-		quota := ginlimit.PerCalendar(3, ginlimit.CalendarDay(westOfUTC))
-		p := beside(t, b, all(b, quota), ginlimit.PerDay(2))
-		p.wants(t, "alice", 200, 200, 429)
-		p.leftOfAll(t, 1, quota)
-		p.wants(t, "bob", 200, 429)
-		require.Equal(t, quota, p.found.Limit)
-		require.InDelta(t, time.Minute, p.found.RetryAfter, float64(time.Second))
-		p.left(t, "bob", 1)
-		time.Sleep(time.Minute)
-		p.leftOfAll(t, 3, quota)
-		p.wants(t, "alice", 429)
-		p.wants(t, "bob", 200, 429)
-		p.leftOfAll(t, 2, quota)
-	})
-}
-
 // plansOf has each client have limits of its own, which may change.
 func plansOf(plans map[string][]ginlimit.Limit) ginlimit.PolicyOption {
 	return ginlimit.WithLimitFunc(func(_ context.Context, client string) ([]ginlimit.Limit, error) {
@@ -290,25 +229,6 @@ func plansOf(plans map[string][]ginlimit.Limit) ginlimit.PolicyOption {
 			return plan, nil
 		}
 		return nil, ginlimit.ErrUnknownClient
-	})
-}
-
-// TestAPlanIsOfItsPolicy: another keeps its limits, whatever the client's plan is.
-func TestAPlanIsOfItsPolicy(t *testing.T) {
-	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
-		four := ginlimit.PerHour(4)
-		p := beside(t, b, all(b, four), plansOf(map[string][]ginlimit.Limit{
-			"free": {ginlimit.PerHour(1)}, "pro": {ginlimit.Unlimited()}, "none": {ginlimit.PerHour(0)},
-			"late": {ginlimit.PerHour(5)},
-		}))
-		p.wants(t, "free", 200, 429)
-		p.wants(t, "none", 429)
-		p.wants(t, "nobody", 403)
-		p.leftOfAll(t, 3, four)
-		p.wants(t, "pro", 200, 200, 200, 429)
-		require.Equal(t, "all", p.found.Name)
-		p.wants(t, "late", 429)
-		p.left(t, "late", 5)
 	})
 }
 

@@ -1,11 +1,9 @@
-package pairs_test
+package limits_test
 
 import (
-	"net/http"
 	"testing"
 	"time"
 
-	"github.com/gin-gonic/gin"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
@@ -18,22 +16,6 @@ func batchAndPeople(t *testing.T, l *testkit.Limiter, floor int,
 	t.Helper()
 	people = testkit.NewPolicy(t, l, "api", append(opts, testkit.ByUser())...)
 	return testkit.Derive(t, people, ginlimit.WithFloor(floor)), people
-}
-
-// TestFloorWhereverItIsDecided: the batch policy stops at its floor on a server and in an
-// outage.
-func TestFloorWhereverItIsDecided(t *testing.T) {
-	onEveryPlace(t, func(t *testing.T, p place) {
-		batch, people := batchAndPeople(t, p.limiter, 2, ginlimit.PerHour(4), ginlimit.PerDay(5))
-		p.begin()
-		asks(t, people, verdict{true, 3, 0})
-		r := asks(t, batch, verdict{true, 0, 0})
-		require.Equal(t, p.source, r.Source)
-		asks(t, batch, verdict{false, 0, 15 * time.Minute})
-		asks(t, people, verdict{true, 1, 0})
-		asks(t, people, verdict{true, 0, 0})
-		asks(t, people, verdict{false, 0, 15 * time.Minute})
-	})
 }
 
 // TestFloorOfAShare: a process that has a share of the limits in an outage leaves its part of the
@@ -80,42 +62,6 @@ func TestFloorOfAShare(t *testing.T) {
 			})
 		})
 	}
-}
-
-// TestFloorOfACalendarQuota is left until the period ends. The next period has a floor too.
-func TestFloorOfACalendarQuota(t *testing.T) {
-	t.Parallel()
-	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) { // from midnight
-		for name, l := range map[string]*testkit.Limiter{"redis": testkit.NewLimiter(t, b.Redis),
-			"local": testkit.NewLocal(t)} {
-			batch, people := batchAndPeople(t, l, 3, ginlimit.PerCalendar(5, ginlimit.CalendarDay(nil)))
-			midnight := time.Now().UTC().Truncate(24 * time.Hour).Add(24 * time.Hour)
-			for range 2 {
-				asks(t, batch, verdict{true, 1, 0}, name)
-				asks(t, batch, verdict{true, 0, 0}, name)
-				asks(t, batch, verdict{false, 0, time.Until(midnight)}, name)
-				asks(t, people, verdict{true, 2, 0}, name)
-				time.Sleep(time.Until(midnight))
-				midnight = midnight.Add(24 * time.Hour)
-			}
-		}
-	})
-}
-
-// TestFloorInADryRun: a dry run of a batch policy finds the floor, and takes no token of it.
-func TestFloorInADryRun(t *testing.T) {
-	t.Parallel()
-	testkit.OnEveryEngine(t, func(t *testing.T, e testkit.Engine) {
-		trial, people := batchAndPeople(t, e.Limiter, 2, ginlimit.PerHour(4), ginlimit.WithDryRun())
-		var found ginlimit.Result
-		router := testkit.Serve(func(c *gin.Context) { c.Next(); found, _ = ginlimit.FromContext(c) }, trial.Handler())
-		for i := range 4 {
-			require.Equal(t, http.StatusOK, testkit.Get(router, "/", testkit.User("alice")).Code)
-			require.Equal(t, i < 2, found.Allowed)
-		}
-		require.Positive(t, found.RetryAfter)
-		asks(t, people, verdict{true, 1, 0})
-	})
 }
 
 // TestDenialByAFloorIsRememberedForItAlone: the policy without the floor goes on, and the one with it costs no call.

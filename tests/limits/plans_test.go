@@ -1,4 +1,4 @@
-package plans_test
+package limits_test
 
 import (
 	"context"

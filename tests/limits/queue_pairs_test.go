@@ -1,4 +1,4 @@
-package pairs_test
+package limits_test
 
 import (
 	"context"
@@ -55,33 +55,6 @@ func atOnce(t *testing.T, done <-chan acquired) ginlimit.Result {
 	return got.slot.Result()
 }
 
-// TestQueueWhereverItIsDecided: callers wait for a slot, in order of arrival, on a server and
-// in an outage.
-func TestQueueWhereverItIsDecided(t *testing.T) {
-	onEveryPlace(t, func(t *testing.T, p place) {
-		policy := testkit.NewPolicy(t, p.limiter, "api", queued(ginlimit.PerHour(10))...)
-		p.begin()
-		first := testkit.Reserve(t, policy)
-		require.True(t, first.Result().Allowed)
-		require.Equal(t, p.source, first.Result().Source)
-		second, third := acquiring(t, policy), acquiring(t, policy)
-		require.Equal(t, "api-c", atOnce(t, acquiring(t, policy)).Name, "the queue is full")
-		time.Sleep(time.Second)
-		first.Release()
-		got := <-second
-		require.True(t, got.slot.Result().Allowed)
-		require.Equal(t, p.source, got.slot.Result().Source)
-		require.Equal(t, 8, got.slot.Result().Remaining, "a caller that waits takes no tokens")
-		require.InDelta(t, time.Second, got.took, float64(20*time.Millisecond))
-		time.Sleep(time.Second)
-		got.slot.Release()
-		got = <-third
-		require.True(t, got.slot.Result().Allowed)
-		require.Equal(t, 7, got.slot.Result().Remaining)
-		got.slot.Release()
-	})
-}
-
 // TestQueueThroughAnOutage: a caller that waits for a slot of another process gets one of this
 // process' share when Redis is lost.
 func TestQueueThroughAnOutage(t *testing.T) {
@@ -132,36 +105,6 @@ func TestAQueueKeepsItsOrder(t *testing.T) {
 	})
 }
 
-// TestQueueWithAFloor: a batch policy that has used up its share is denied at once, and people wait
-// for the slot, and take of the floor.
-func TestQueueWithAFloor(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		l := testkit.NewLocal(t)
-		people := testkit.NewPolicy(t, l, "api", queued(ginlimit.PerHour(4))...)
-		batch := testkit.Derive(t, people, ginlimit.WithFloor(2))
-		holds := testkit.Reserve(t, people)
-		waits := acquiring(t, batch)
-		time.Sleep(time.Second)
-		holds.Release()
-		got := <-waits
-		require.True(t, got.slot.Result().Allowed)
-		require.Zero(t, got.slot.Result().Remaining)
-
-		waits = acquiring(t, people)
-		require.Empty(t, waits)
-		time.Sleep(time.Second)
-		got.slot.Release()
-		got = <-waits
-		require.True(t, got.slot.Result().Allowed)
-		require.Equal(t, 1, got.slot.Result().Remaining)
-		got.slot.Release()
-		got = <-acquiring(t, batch)
-		require.True(t, got.slot.Result().Allowed)
-		require.Equal(t, 30*time.Minute-2*time.Second, got.took, "it waits for tokens above the floor")
-	})
-}
-
 // TestQueueOfAClientWhosePlanChanges: a caller goes by the limits of when it came. A client that is
 // prohibited meanwhile, or asks for more than its plan ever holds, is denied at once, though others
 // wait.
@@ -209,72 +152,4 @@ func TestQueueOfAClientWhosePlanChanges(t *testing.T) {
 			})
 		})
 	}
-}
-
-// TestDryRunDoesNotWaitForASlot, not even of its own.
-func TestDryRunDoesNotWaitForASlot(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		p := testkit.NewPolicy(t, testkit.NewLocal(t), "api", queued(ginlimit.PerHour(4), ginlimit.WithDryRun())...)
-		var found ginlimit.Result
-		router := testkit.Serve(func(c *gin.Context) { c.Next(); found, _ = ginlimit.FromContext(c) }, p.Handler())
-		holds := testkit.Reserve(t, p)
-		require.True(t, holds.Result().Allowed)
-		start := time.Now()
-		require.Equal(t, http.StatusOK, testkit.Get(router, "/", testkit.User("alice")).Code)
-		require.False(t, found.Allowed)
-		require.Equal(t, "api-c", found.Name)
-		atOnce(t, acquiring(t, p))
-		require.Zero(t, time.Since(start))
-		holds.Release()
-	})
-}
-
-// TestDenyCacheHoldsUpNoQueue: that there is no slot is not remembered, so callers that wait find
-// one that this process, or another one, releases. That there is no token is remembered.
-func TestDenyCacheHoldsUpNoQueue(t *testing.T) {
-	t.Parallel()
-	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-		p := testkit.NewPolicy(t, testkit.NewLimiter(t, b.Redis, testkit.RemembersDenials()),
-			"api", queued(ginlimit.PerDay(3))...)
-		other := testkit.NewPolicy(t, testkit.NewLimiter(t, b.Connect(t), testkit.RemembersDenials()),
-			"api", queued(ginlimit.PerDay(3))...)
-		held := testkit.Reserve(t, other)
-		first, second := acquiring(t, p), acquiring(t, p)
-		time.Sleep(500 * time.Millisecond)
-		held.Release()
-		got := <-first
-		require.True(t, got.slot.Result().Allowed)
-		require.InDelta(t, 550*time.Millisecond, got.took, float64(60*time.Millisecond))
-		released := time.Now()
-		got.slot.Release()
-		got = <-second
-		require.True(t, got.slot.Result().Allowed)
-		require.Zero(t, time.Since(released))
-		for _, source := range []ginlimit.Source{ginlimit.FromRedis, ginlimit.FromCache} {
-			res := atOnce(t, acquiring(t, p))
-			require.Equal(t, "api", res.Name)
-			require.Equal(t, source, res.Source)
-		}
-		got.slot.Release()
-	})
-}
-
-// TestTheRowOfAFullQueue has the cause of the Result.
-func TestTheRowOfAFullQueue(t *testing.T) {
-	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
-		told := make(chan []ginlimit.Result, 2)
-		p := counts(t, b, ginlimit.PerHour(10), ginlimit.InFlight(1), ginlimit.WithQueue(1, time.Second),
-			ginlimit.WithHeaderFunc(func(_ http.Header, r []ginlimit.Result) { told <- r }))
-		defer testkit.Reserve(t, p.Policy).Release()
-		var waits sync.WaitGroup
-		waits.Go(func() { p.send("alice") })
-		time.Sleep(100 * time.Millisecond)
-		p.wants(t, "alice", 429)
-		rows := <-told
-		require.Len(t, rows, 2)
-		require.Equal(t, ginlimit.CauseQueueFull, rows[1].Cause)
-		waits.Wait()
-		require.Equal(t, ginlimit.CauseInFlight, (<-told)[1].Cause, "it waited in vain")
-	})
 }

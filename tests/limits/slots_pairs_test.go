@@ -1,4 +1,4 @@
-package pairs_test
+package limits_test
 
 import (
 	"context"
@@ -60,80 +60,6 @@ func TestADenialForWantOfASlotBans(t *testing.T) {
 		require.Zero(t, b.Limiter.Stats().Slots)
 		testkit.RequireMade(t, p.Reset(t.Context(), "alice"))
 		admits(t, p).Release()
-	})
-}
-
-// TestSlotsBesideAFloor: a derived policy shares the slots, whatever floor it has, and who is
-// denied for the floor takes none.
-func TestSlotsBesideAFloor(t *testing.T) {
-	t.Parallel()
-	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
-		people := testkit.NewPolicy(t, b.Limiter, "api", ginlimit.PerHour(6), ginlimit.InFlight(2))
-		batch := testkit.Derive(t, people, ginlimit.WithFloor(3))
-		one, two := admits(t, batch), admits(t, people)
-		denies(t, batch, "api-c")
-		denies(t, people, "api-c")
-		one.Release()
-		one = admits(t, batch) // the last token above the floor
-		require.Zero(t, one.Result().Remaining)
-		two.Release()
-		denies(t, batch, "api")
-		require.Equal(t, 1, b.Limiter.Stats().Slots)
-		two = admits(t, people)
-		require.Equal(t, 2, two.Result().Remaining)
-		one.Release()
-		two.Release()
-	})
-}
-
-// TestSlotsOutliveACalendarPeriod: what is in flight when a period ends holds its slot in the next,
-// and the quota is whole.
-func TestSlotsOutliveACalendarPeriod(t *testing.T) {
-	t.Parallel()
-	for name, limits := range map[string][]ginlimit.Limit{
-		"alone":           {ginlimit.PerCalendar(3, endingDay())},
-		"beside a bucket": {ginlimit.PerCalendar(3, endingDay()), ginlimit.PerSecond(100)},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
-				p := testkit.NewPolicy(t, b.Limiter, "api", ginlimit.WithLimits(limits...), ginlimit.InFlight(2))
-				queued := testkit.Derive(t, p, ginlimit.WithQueue(1, time.Hour))
-				one, two := admits(t, p), admits(t, p)
-				two.Release()
-				two = admits(t, p)
-				require.Zero(t, two.Result().Remaining)
-				two.Release()
-				require.InDelta(t, time.Minute, denies(t, p, "api"), float64(time.Second), "the quota is used up")
-				time.Sleep(time.Minute)
-				two = admits(t, p)
-				require.Equal(t, 2, two.Result().Remaining)
-				denies(t, p, "api-c")
-				start := time.Now()
-				time.AfterFunc(2*time.Second, one.Release)
-				one = admits(t, queued)
-				require.InDelta(t, 2*time.Second, time.Since(start), float64(time.Second))
-				require.Equal(t, 1, one.Result().Remaining)
-				one.Release()
-				two.Release()
-				require.Zero(t, b.Limiter.Stats().Slots)
-			})
-		})
-	}
-}
-
-// TestAClientInAQueueIsChargedInThePeriodThatItIsServedIn.
-func TestAClientInAQueueIsChargedInThePeriodThatItIsServedIn(t *testing.T) {
-	t.Parallel()
-	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
-		p := testkit.NewPolicy(t, b.Limiter, "api", ginlimit.PerCalendar(3, endingDay()),
-			ginlimit.InFlight(1), ginlimit.WithQueue(1, time.Hour))
-		slot := admits(t, p)
-		time.Sleep(59 * time.Second)
-		time.AfterFunc(2*time.Second, slot.Release)
-		slot = admits(t, p)
-		require.Equal(t, 2, slot.Result().Remaining)
-		slot.Release()
 	})
 }
 

@@ -1,4 +1,4 @@
-package pairs_test
+package limits_test
 
 import (
 	"context"
@@ -127,35 +127,6 @@ func TestWhatATenantGivesBackIsItsOwn(t *testing.T) {
 	})
 }
 
-// TestAReservationIsTheTenants: it needs room in the share, and what it is settled with is the tenant's,
-// debt too.
-func TestAReservationIsTheTenants(t *testing.T) {
-	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
-		p := shared(t, b, ginlimit.PerHour(12))
-		a := p.Share("a", 1)
-		r, err := a.Reserve(t.Context(), "model", 7)
-		require.NoError(t, err)
-		require.True(t, r.Result().Allowed, "a tenant that holds nothing may take what there is")
-		more, err := a.Reserve(t.Context(), "model", 1)
-		require.NoError(t, err)
-		require.Equal(t, ginlimit.CauseShare, more.Result().Cause)
-		require.NoError(t, r.Settle(t.Context(), 2))
-		p.may(t, "a", 4)
-		r, err = a.Reserve(t.Context(), "model", 4)
-		require.NoError(t, err)
-		p.may(t, "b", 3)
-		require.NoError(t, r.Settle(t.Context(), 14)) // 4 of debt
-		p.may(t, "b", 0)
-		testkit.RequireMade(t, a.Reset(t.Context(), "model"))
-		p.may(t, "b", 6)
-		time.Sleep(21 * time.Second) // more than two timeouts of the limiter
-		r, err = a.Reserve(t.Context(), "model", 2)
-		require.NoError(t, err)
-		require.NoError(t, r.Cancel(t.Context()))
-		p.may(t, "a", 6)
-	})
-}
-
 // TestAResetTenantGivesBackNothingTwice: a reservation that its reset has given back, whoever takes the
 // tokens meanwhile.
 func TestAResetTenantGivesBackNothingTwice(t *testing.T) {
@@ -213,54 +184,6 @@ func TestAResetOfATenantVoidsItsReservations(t *testing.T) {
 		found, err := p.Share("c", 1).Peek(t.Context(), "model")
 		require.NoError(t, err)
 		require.Equal(t, 550/2, found.Remaining)
-	})
-}
-
-type options = []ginlimit.PolicyOption
-
-// TestSharesStandAlone: what a policy with shares cannot have is an error that says where it belongs. As a default
-// of the limiter it is for other policies.
-func TestSharesStandAlone(t *testing.T) {
-	t.Parallel()
-	quota := ginlimit.PerCalendar(2, ginlimit.CalendarDay(nil))
-	window := ginlimit.PerHour(3).WithAlgorithm(ginlimit.SlidingWindow)
-	for name, row := range map[string]struct {
-		opts options
-		want []string
-	}{
-		"slots": {options{ginlimit.PerHour(8), ginlimit.InFlight(2)},
-			[]string{"put InFlight into a policy of its own: AllOf"}},
-		"slots alone": {options{ginlimit.InFlight(2)},
-			[]string{"put InFlight into a policy of its own: AllOf"}},
-		"two limits": {options{ginlimit.PerHour(8), ginlimit.PerDay(9)},
-			[]string{"a second limit", "put the others into a policy of its own: AllOf"}},
-		"a quota":  {options{quota}, []string{"a calendar quota", "nothing flows back"}},
-		"a window": {options{window}, []string{"a window", "nothing flows back"}},
-		"a burst": {options{ginlimit.PerDay(100_000_000)},
-			[]string{"100000000/d has a burst of more than 16777216; count in larger units"}},
-		"a ban": {options{ginlimit.PerHour(8), ginlimit.WithBan(time.Hour, time.Hour)},
-			[]string{"put WithBan into a policy of its own: AllOf"}},
-		"a lease": {options{ginlimit.PerHour(8), ginlimit.WithLease(time.Second)},
-			[]string{"leave WithLease out"}},
-	} {
-		l := testkit.NewLocal(t)
-		_, err := l.Policy(name, append(row.opts, sharesBy())...)
-		require.ErrorIs(t, err, ginlimit.ErrInvalidArgument, name)
-		for _, want := range row.want {
-			require.ErrorContains(t, err, want, name)
-		}
-	}
-}
-
-// TestDefaultsBesideShares: a ban and a lease that are the limiter's default are not for a policy with shares.
-func TestDefaultsBesideShares(t *testing.T) {
-	t.Parallel()
-	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-		l := testkit.NewLimiter(t, b.Redis, ginlimit.WithLease(time.Second), ginlimit.WithBan(time.Hour, time.Hour))
-		p := shared(t, testkit.Backend{Limiter: l}, ginlimit.PerHour(8))
-		p.asks(t, "a", 200, 200, 200, 200, 429)
-		require.Equal(t, ginlimit.CauseShare, p.found.Cause, "and no ban")
-		p.asks(t, "b", 200, 200, 429)
 	})
 }
 
@@ -329,24 +252,6 @@ func TestATenantWaitsForItsShare(t *testing.T) {
 	})
 }
 
-// TestAFloorIsNoTenantsShare: what is free for tenants is above the floor.
-func TestAFloorIsNoTenantsShare(t *testing.T) {
-	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
-		urgent := shared(t, b, ginlimit.PerHour(12))
-		p := urgent.with(t, ginlimit.WithFloor(4))
-		p.asks(t, "a", 200, 200, 200, 200, 429)
-		require.Equal(t, ginlimit.CauseShare, p.found.Cause)
-		r, err := urgent.Share("a", 1).Peek(t.Context(), "model")
-		require.NoError(t, err)
-		require.Equal(t, 2, r.Remaining, "it holds 4, and 8 are free")
-		r, err = urgent.Share("b", 1).AllowN(t.Context(), "model", 6)
-		require.NoError(t, err)
-		require.True(t, r.Allowed)
-		p.asks(t, "c", 429)
-		require.Equal(t, ginlimit.CauseRate, p.found.Cause)
-	})
-}
-
 // TestSharesOfAPlan: the tenants of a client share the limits of its plan. A plan that cannot be shared
 // goes to the error handler.
 func TestSharesOfAPlan(t *testing.T) {
@@ -363,17 +268,6 @@ func TestSharesOfAPlan(t *testing.T) {
 		require.Equal(t, 200, p.send("another", asTenant("a")).Code, "another client's bucket")
 		require.Equal(t, 500, p.send("window", asTenant("a")).Code)
 		require.ErrorContains(t, p.errs[0], "WithShares does not go together with")
-	})
-}
-
-// TestADryRunOfShares counts, and denies nobody; what it would deny takes nothing.
-func TestADryRunOfShares(t *testing.T) {
-	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
-		p := shared(t, b, ginlimit.PerHour(8), ginlimit.WithDryRun())
-		p.asks(t, "a", 200, 200, 200, 200, 200, 200)
-		require.False(t, p.found.Allowed)
-		require.Equal(t, ginlimit.CauseShare, p.found.Cause)
-		p.may(t, "b", 2)
 	})
 }
 
@@ -450,18 +344,5 @@ func TestRedisIsFoundAgainByAProbeOfSharedBuckets(t *testing.T) {
 		b.Late.Store(false)
 		time.Sleep(2 * time.Second)
 		require.Equal(t, ginlimit.FromRedis, source())
-	})
-}
-
-// TestSharesWhereverTheyAreDecided: on a server and in an outage.
-func TestSharesWhereverTheyAreDecided(t *testing.T) {
-	onEveryPlace(t, func(t *testing.T, at place) {
-		p := shared(t, testkit.Backend{Limiter: at.limiter}, ginlimit.PerHour(8))
-		at.begin()
-		p.asks(t, "a", 200, 200, 200, 200, 429)
-		require.Equal(t, ginlimit.CauseShare, p.found.Cause)
-		require.Equal(t, at.source, p.found.Source)
-		p.asks(t, "b", 200, 200, 429)
-		require.Equal(t, ginlimit.CauseShare, p.found.Cause)
 	})
 }

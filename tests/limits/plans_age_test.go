@@ -1,4 +1,4 @@
-package plans_test
+package limits_test
 
 import (
 	"context"
@@ -49,52 +49,6 @@ func TestPlansOfAnOutageAreChecked(t *testing.T) {
 			})
 		})
 	}
-}
-
-// TestOutageAsksOncePerLife has Redis late for two lives.
-func TestOutageAsksOncePerLife(t *testing.T) {
-	t.Parallel()
-	for name, before := range map[string]bool{"Redis has the plan": true, "Redis never had it": false} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-				s := testkit.NewSource()
-				plans, begin := testkit.PlansOfProcess(t, b, s.Ask), time.Now()
-				if before {
-					has(t, plans, "three", 3)
-				}
-				b.Late.Store(true)
-				for time.Since(begin) < 2*time.Hour {
-					has(t, plans, "three", 3)
-					require.LessOrEqual(t, s.Asked.Load(), 1+int64(time.Since(begin)/time.Hour))
-					time.Sleep(time.Second)
-				}
-				require.EqualValues(t, 2, s.Asked.Load())
-				s.Set("three", ginlimit.PerMinute(4), nil)
-				require.ErrorIs(t, plans.Invalidate(t.Context(), "three"), ginlimit.ErrUnavailable)
-				has(t, plans, "three", 4)
-			})
-		})
-	}
-}
-
-// TestOutageKeepsPlansForALife of their process, where another one has stored a plan for longer.
-func TestOutageKeepsPlansForALife(t *testing.T) {
-	t.Parallel()
-	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-		s := testkit.NewSource()
-		days, err := testkit.NewLimiter(t, b.Redis, ginlimit.WithTimeout(ginlimit.DefaultTimeout)).NewPlans("plans", 48*time.Hour, testkit.SingleLimit(s.Ask))
-		require.NoError(t, err)
-		has(t, days, "three", 3)
-		plans := testkit.PlansOfProcess(t, b, s.Ask)
-		has(t, plans, "three", 3)
-		s.Set("three", ginlimit.PerMinute(4), nil)
-		b.Late.Store(true)
-		time.Sleep(time.Hour)
-		has(t, plans, "three", 3) // since the answer takes longer than the timeout
-		time.Sleep(time.Second)
-		has(t, plans, "three", 4)
-	})
 }
 
 // TestFailedInvalidationOutlastsTheOutage has Redis keep the old plan, which this process must not go by.
@@ -211,32 +165,4 @@ func TestOldPlansServeForADay(t *testing.T) {
 			})
 		})
 	}
-}
-
-// TestOldPlanOfRedisServesForADay in processes that learn it at different times.
-func TestOldPlanOfRedisServesForADay(t *testing.T) {
-	t.Parallel()
-	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-		s := testkit.NewSource()
-		first := testkit.PlansOfProcess(t, b, s.Ask)
-		has(t, first, "three", 3)
-		time.Sleep(time.Hour)
-		has(t, first, "three", 3) // renewed, so that Redis keeps it for a day more
-		renewed := time.Now()
-		require.EqualValues(t, 2, s.Asked.Load())
-		s.Set("three", ginlimit.PerMinute(4), net.ErrClosed)
-		processes := []*ginlimit.Plans{first}
-		for range 24 {
-			time.Sleep(time.Hour)
-			processes = append(processes, testkit.PlansOfProcess(t, b, s.Ask))
-			for _, plans := range processes {
-				has(t, plans, "three", 3)
-			}
-		}
-		time.Sleep(time.Until(renewed.Add(25*time.Hour + time.Second)))
-		for _, plans := range append(processes, testkit.PlansOfProcess(t, b, s.Ask)) {
-			_, err := testkit.LimitOf(plans, t.Context(), "three")
-			require.ErrorIs(t, err, ginlimit.ErrUnavailable)
-		}
-	})
 }

@@ -1,4 +1,4 @@
-package pairs_test
+package limits_test
 
 import (
 	"context"
@@ -173,37 +173,6 @@ func TestReservationsBelongToTheirCalendarPeriod(t *testing.T) {
 			})
 		})
 	}
-}
-
-// TestReservationsAreSettledByThePlanTheyWereMadeUnder, whatever plan the client has by then.
-func TestReservationsAreSettledByThePlanTheyWereMadeUnder(t *testing.T) {
-	t.Parallel()
-	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
-		plan := []ginlimit.Limit{ginlimit.PerHour(10)}
-		p := testkit.NewPolicy(t, b.Limiter, "api",
-			ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) { return plan, nil }))
-		r, more := reserve(t, p, 5, true), reserve(t, p, 2, true)
-		plan = []ginlimit.Limit{ginlimit.PerDay(10)} // a bucket of its own
-		reserve(t, p, 3, true)
-		require.NoError(t, r.Cancel(t.Context()))
-		require.NoError(t, more.Settle(t.Context(), 4))
-		remains(t, 7, p)
-		plan = []ginlimit.Limit{ginlimit.PerHour(10)}
-		remains(t, 6, p)
-
-		r = reserve(t, p, 5, true)
-		plan = []ginlimit.Limit{ginlimit.PerHour(100)} // the same bucket, of which nine tenths are used
-		remains(t, 10, p)
-		require.NoError(t, r.Cancel(t.Context()))
-		remains(t, 60, p)
-		plan = []ginlimit.Limit{ginlimit.PerHour(0)}
-		reserve(t, p, 1, false)
-		plan = []ginlimit.Limit{ginlimit.PerHour(-1)}
-		free := reserve(t, p, 1000, true)
-		plan = []ginlimit.Limit{ginlimit.PerHour(10)}
-		require.NoError(t, free.Settle(t.Context(), 2000), "nothing was counted")
-		remains(t, 6, p)
-	})
 }
 
 // TestAReservationUsesNoLease of its key, and ends none: what is leased is missing to it as to any other process.

@@ -1,15 +1,13 @@
-package pairs_test
+package limits_test
 
 import (
 	"context"
 	"fmt"
-	"net/http"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/gin-gonic/gin"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -169,61 +167,5 @@ func TestAnotherPlanEndsALease(t *testing.T) {
 			used += admittedBy(t, p)
 			require.InDelta(t, leaseBurst, used, 3, "%s: no token is used twice, and none is lost", other)
 		}
-	})
-}
-
-// TestADryRunUnderALease counts as a policy in force does, and denies nobody.
-func TestADryRunUnderALease(t *testing.T) {
-	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
-		l := b.Limiter(t)
-		trial := testkit.NewPolicy(t, l, "api", testkit.LeasePerMinute, testkit.ByUser(), ginlimit.WithDryRun())
-		var found ginlimit.Result
-		router := testkit.Serve(func(c *gin.Context) { c.Next(); found, _ = ginlimit.FromContext(c) }, trial.Handler())
-		get := func() ginlimit.Result {
-			require.Equal(t, http.StatusOK, testkit.Get(router, "/", testkit.User("alice")).Code)
-			return found
-		}
-		for range 200 { // at the rate of the limit
-			require.True(t, get().Allowed)
-			b.Advance(time.Second)
-		}
-		require.Greater(t, l.Stats().Leased, uint64(180))
-		n := 0
-		for get().Allowed {
-			n++
-		}
-		require.GreaterOrEqual(t, n, leaseBurst-1)
-		require.LessOrEqual(t, n, 1000)
-		require.False(t, get().Allowed)
-	})
-}
-
-// TestARememberedDenialLeavesTheLease: who wants more than there is is denied from memory, and who
-// wants less is admitted from the lease. A refund ends the denial, and leaves the lease as it is.
-func TestARememberedDenialLeavesTheLease(t *testing.T) {
-	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
-		l := b.Limiter(t)
-		require.Equal(t, "rrrrlrlllrl", testkit.Sources(t, l, 11, testkit.LeasePerMinute)) // and holds 6
-		e := testkit.Engine{Limiter: l}
-		taken := e.Reserve(t, leaseBurst-17, testkit.LeasePerMinute)
-		require.True(t, taken.Result().Allowed)
-		for _, source := range []ginlimit.Source{ginlimit.FromRedis, ginlimit.FromCache, ginlimit.FromCache} {
-			r := e.AllowN(t, 7, testkit.LeasePerMinute)
-			require.False(t, r.Allowed)
-			require.Equal(t, source, r.Source)
-			require.Positive(t, r.RetryAfter)
-		}
-		r := e.AllowN(t, 2, testkit.LeasePerMinute)
-		require.True(t, r.Allowed)
-		require.Equal(t, ginlimit.FromLease, r.Source)
-		require.Equal(t, 4, r.Remaining)
-		require.Equal(t, ginlimit.FromCache, e.AllowN(t, 5, testkit.LeasePerMinute).Source)
-		require.NoError(t, l.Refund(t.Context(), "k", 1, testkit.LeasePerMinute))
-		require.Equal(t, "llll", testkit.Sources(t, l, 4, testkit.LeasePerMinute))
-		r = e.AllowN(t, 1, testkit.LeasePerMinute)
-		require.True(t, r.Allowed, "the token that was given back")
-		require.Equal(t, ginlimit.FromRedis, r.Source)
-		require.False(t, e.AllowN(t, 1, testkit.LeasePerMinute).Allowed)
-		require.Equal(t, ginlimit.FromCache, e.AllowN(t, 1, testkit.LeasePerMinute).Source)
 	})
 }
