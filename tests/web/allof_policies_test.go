@@ -28,73 +28,6 @@ func number(header string) func(*gin.Context) int {
 	}
 }
 
-// TestRequestsAndTokens: two limits of one key, each with its own cost and settlement, all or none.
-func TestRequestsAndTokens(t *testing.T) {
-	t.Parallel()
-	testkit.OnEveryEngine(t, func(t *testing.T, e testkit.Engine) {
-		l := e.Limiter
-		requests := l.Must("requests", ginlimit.PerHour(10), testkit.ByUser())
-		tokens := l.Must("tokens", ginlimit.PerHour(1000), testkit.ByUser(),
-			ginlimit.WithCost(number("X-Cost")), ginlimit.WithSettle(number("X-Used")))
-		r := testkit.Serve(ginlimit.AllOf(requests, tokens))
-		left := func() [2]int {
-			a, err := requests.Peek(t.Context(), "alice")
-			require.NoError(t, err)
-			b, err := tokens.Peek(t.Context(), "alice")
-			require.NoError(t, err)
-			return [2]int{a.Remaining, b.Remaining}
-		}
-		for i, row := range []struct {
-			cost, used string
-			code       int
-			left       [2]int
-		}{
-			{"400", "100", 200, [2]int{9, 900}},
-			{"901", "0", 429, [2]int{9, 900}},  // a denial takes nothing of either
-			{"1001", "0", 429, [2]int{9, 900}}, // nor one that no waiting helps
-			{"900", "950", 200, [2]int{8, 0}},  // into debt
-			{"1", "0", 429, [2]int{8, 0}},
-			{"0", "0", 200, [2]int{7, 0}}, // it takes a request, and no token
-			{"-1", "0", 500, [2]int{7, 0}},
-		} {
-			rec := testkit.Get(r, "/", testkit.User("alice"), testkit.With("X-Cost", row.cost), testkit.With("X-Used", row.used))
-			require.Equal(t, row.code, rec.Code, "request %d", i)
-			require.Equal(t, row.left, left(), "request %d", i)
-		}
-	})
-}
-
-// TestCostBesideSlots: a limit is charged its policy's cost beside slots, of which a request takes one.
-func TestCostBesideSlots(t *testing.T) {
-	t.Parallel()
-	for name, limit := range map[string]ginlimit.Limit{
-		"token bucket":   ginlimit.PerDay(1).WithBurst(9),
-		"fixed window":   ginlimit.PerDay(9).WithAlgorithm(ginlimit.FixedWindow),
-		"sliding window": ginlimit.PerDay(9).WithAlgorithm(ginlimit.SlidingWindow),
-		"calendar":       ginlimit.PerCalendar(9, ginlimit.CalendarMonth(time.UTC, 1)),
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			testkit.OnEveryEngine(t, func(t *testing.T, e testkit.Engine) {
-				tokens := e.Limiter.Must("tokens", limit, testkit.ByUser(),
-					ginlimit.WithCost(func(*gin.Context) int { return 4 }))
-				var r *gin.Engine
-				var codes []int
-				r = testkit.Serve(ginlimit.AllOf(tokens,
-					e.Limiter.Must("slots", testkit.ByUser(), ginlimit.InFlight(3))), func(*gin.Context) {
-					result, err := tokens.Peek(t.Context(), "alice")
-					require.NoError(t, err)
-					require.Equal(t, 9-4*(len(codes)+1), result.Remaining)
-					codes = append(codes, http.StatusOK) // of this request
-					codes = append(codes, testkit.Get(r, "/", testkit.User("alice")).Code)
-				})
-				testkit.Get(r, "/", testkit.User("alice"))
-				require.Equal(t, []int{200, 200, 429, 200}, codes)
-			})
-		})
-	}
-}
-
 // TestAllOfToTheByte is what clients see of three policies with different fields.
 func TestAllOfToTheByte(t *testing.T) {
 	t.Parallel()
@@ -330,27 +263,6 @@ func TestAllOfWaitsInTheLineOfWhatItLacks(t *testing.T) {
 			require.Equal(t, 429, testkit.Get(r, "/", testkit.User("a")).Code, name)
 			require.Zero(t, time.Since(start), "%s: %s", name, "the one that denies does not wait")
 		}
-	})
-}
-
-// TestSharesOfAllOfComeLast: what the others took is given back if the tenant is denied.
-func TestSharesOfAllOfComeLast(t *testing.T) {
-	t.Parallel()
-	testkit.OnEveryEngine(t, func(t *testing.T, e testkit.Engine) {
-		l := e.Limiter
-		tenant := func(c *gin.Context) (string, int) { return c.GetHeader("X-Tenant"), 1 }
-		upstream := l.Must("upstream", ginlimit.PerHour(4), testkit.All(), ginlimit.WithShares(tenant))
-		user := l.Must("user", ginlimit.PerHour(10), testkit.ByUser())
-		r := testkit.Serve(ginlimit.AllOf(upstream, user))
-		codes := map[int]int{}
-		for i := range 8 {
-			codes[testkit.Get(r, "/", testkit.User("alice"), testkit.With("X-Tenant", fmt.Sprint(i%2))).Code]++
-		}
-		require.GreaterOrEqual(t, codes[200], 2)
-		require.Positive(t, codes[429])
-		left, err := user.Peek(t.Context(), "alice")
-		require.NoError(t, err)
-		require.Equal(t, 10-codes[200], left.Remaining)
 	})
 }
 

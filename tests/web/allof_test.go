@@ -97,16 +97,3 @@ func TestAllOfUnlimitedProhibitedAndWithoutAKey(t *testing.T) {
 		l.Must("nobody", ginlimit.WithKey(func(*gin.Context) (string, error) { return "", nil }), ginlimit.PerDay(2))))
 	expect(200, "0")(status(two)) // what was denied or failed took nothing
 }
-
-// TestAllOfIsRefunded gives back to each what was taken of it.
-func TestAllOfIsRefunded(t *testing.T) {
-	t.Parallel()
-	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-		rdb := b.Redis
-		r := three(testkit.NewLimiter(t, rdb), ginlimit.WithRefund(func(*gin.Context) bool { return true }))
-		for range 5 {
-			assert.Equal(t, "2", testkit.Remaining(testkit.Get(r, "/", testkit.With("X-Api-Key", "a"))))
-		}
-		assert.Zero(t, rdb.DBSize(t.Context()).Val())
-	})
-}

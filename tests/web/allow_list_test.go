@@ -4,7 +4,6 @@ import (
 	"net/http"
 	"net/netip"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/gin-gonic/gin"
@@ -94,46 +93,6 @@ func TestAllowListNeedsTrustedProxies(t *testing.T) {
 			}
 		})
 	}
-}
-
-// TestAllowListWithoutEffectIsLoggedOnce, by requests at the same time too.
-func TestAllowListWithoutEffectIsLoggedOnce(t *testing.T) {
-	t.Parallel()
-	rdb, _ := testkit.NewMiniredis(t)
-	limiter, log := testkit.LoggedLimiter(t, rdb)
-	r := gin.New()
-	r.GET("/", limiter.Handler("p", ginlimit.PerHour(1000),
-		ginlimit.WithAllowList(netip.MustParsePrefix("192.0.2.0/24"))))
-	var all sync.WaitGroup
-	for range 20 {
-		all.Go(func() { testkit.Get(r, "/") })
-	}
-	all.Wait()
-	require.Equal(t, 1, strings.Count(log.String(), "level=ERROR"), log.String())
-	peek, err := limiter.Peek(t.Context(), ginlimit.Key("p", "192.0.2.1"))
-	require.NoError(t, err)
-	require.Equal(t, 980, peek.Remaining, "they were counted")
-}
-
-// TestAllowListOfADryRunNeedsTrustedProxies too: it sees what would be limited.
-func TestAllowListOfADryRunNeedsTrustedProxies(t *testing.T) {
-	t.Parallel()
-	rdb, _ := testkit.NewMiniredis(t)
-	limiter, log := testkit.LoggedLimiter(t, rdb)
-	var found []bool
-	r := gin.New()
-	r.GET("/", func(c *gin.Context) {
-		c.Next()
-		result, ok := ginlimit.FromContext(c)
-		require.True(t, ok)
-		found = append(found, result.Allowed)
-	}, limiter.Handler("p", ginlimit.PerHour(1), ginlimit.WithDryRun(),
-		ginlimit.WithAllowList(netip.MustParsePrefix("192.0.2.0/24"))))
-	for range 2 {
-		require.Equal(t, http.StatusOK, testkit.Get(r, "/").Code)
-	}
-	require.Equal(t, []bool{true, false}, found)
-	require.Equal(t, 1, strings.Count(log.String(), "level=ERROR"), log.String())
 }
 
 // TestAllowListOfTwoEngines: one handler, behind an engine that trusts nobody and one that trusts everybody.

@@ -194,65 +194,6 @@ func TestEventsOfEachWayOfARequest(t *testing.T) {
 	}
 }
 
-// TestEventsOfMethodsHaveACause, as have their results.
-func TestEventsOfMethodsHaveACause(t *testing.T) {
-	t.Parallel()
-	hour, many := ginlimit.PerHour(1), ginlimit.PerHour(100)
-	for name, row := range map[string]struct {
-		opts []ginlimit.PolicyOption
-		call func(context.Context, *ginlimit.Policy) (ginlimit.Result, error) // the second one is denied
-		want ginlimit.Cause
-	}{
-		"Allow": {[]ginlimit.PolicyOption{hour}, func(ctx context.Context, p *ginlimit.Policy) (ginlimit.Result, error) {
-			return p.Allow(ctx, "u")
-		}, ginlimit.CauseRate},
-		"Allow, banned": {[]ginlimit.PolicyOption{hour, ginlimit.WithBan(time.Hour, time.Hour)},
-			func(ctx context.Context, p *ginlimit.Policy) (ginlimit.Result, error) { return p.Allow(ctx, "u") },
-			ginlimit.CauseBan},
-		"AllowUpTo, which bans nobody": {[]ginlimit.PolicyOption{hour, ginlimit.WithBan(time.Hour, time.Hour)},
-			func(ctx context.Context, p *ginlimit.Policy) (ginlimit.Result, error) {
-				return p.AllowUpTo(ctx, "u", 2)
-			},
-			ginlimit.CauseRate},
-		"Reserve": {[]ginlimit.PolicyOption{hour}, func(ctx context.Context, p *ginlimit.Policy) (ginlimit.Result, error) {
-			reserved, err := p.Reserve(ctx, "u", 1)
-			return reserved.Result(), err
-		}, ginlimit.CauseRate},
-		"Reserve, a slot": {[]ginlimit.PolicyOption{many, ginlimit.InFlight(1)},
-			func(ctx context.Context, p *ginlimit.Policy) (ginlimit.Result, error) {
-				slot, err := p.Reserve(ctx, "u", 1)
-				return slot.Result(), err
-			}, ginlimit.CauseInFlight},
-		"Reserve in a dry run": {[]ginlimit.PolicyOption{many, ginlimit.InFlight(1), ginlimit.WithDryRun()},
-			func(ctx context.Context, p *ginlimit.Policy) (ginlimit.Result, error) {
-				slot, err := p.Reserve(ctx, "u", 1)
-				return slot.Result(), err
-			}, ginlimit.CauseInFlight},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			var seen events
-			p := testkit.NewPolicy(t, testkit.NewLocal(t, ginlimit.WithObserver(seen.observe)), "p",
-				append(row.opts, testkit.ByUser())...)
-			for _, cause := range []ginlimit.Cause{0, row.want} {
-				res, err := row.call(t.Context(), p)
-				require.NoError(t, err)
-				require.Equal(t, cause, res.Cause)
-				require.Equal(t, cause == 0, res.Allowed)
-				got := seen.take(t)
-				require.Len(t, got, 1)
-				require.Equal(t, cause, got[0].Cause)
-				require.Equal(t, cause == 0, got[0].Outcome == ginlimit.OutcomeAllowed)
-				require.Equal(t, ginlimit.FromLocal, got[0].Source)
-			}
-			peek, err := p.Peek(t.Context(), "u")
-			require.NoError(t, err)
-			require.Equal(t, row.want, peek.Cause, "and of a peek")
-			require.Empty(t, seen.take(t))
-		})
-	}
-}
-
 // TestWordsOfEvents are for labels of metrics.
 func TestWordsOfEvents(t *testing.T) {
 	t.Parallel()

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/netip"
 	"strings"
 	"testing"
 
@@ -157,44 +156,6 @@ func limits(all ...ginlimit.Limit) func(context.Context, string) ([]ginlimit.Lim
 	return func(context.Context, string) ([]ginlimit.Limit, error) { return all, nil }
 }
 
-// TestFirstOfWithoutAKey: the last policy answers.
-func TestFirstOfWithoutAKey(t *testing.T) {
-	t.Parallel()
-	limiter := testkit.NewLocal(t)
-	first := testkit.NewPolicy(t, limiter, "first", ginlimit.PerHour(5),
-		ginlimit.WithKey(ginlimit.ByHeader("X-First")),
-		ginlimit.WithErrorHandler(func(c *gin.Context, _ error) { c.AbortWithStatus(http.StatusTeapot) }))
-	for name, row := range map[string]struct {
-		last []ginlimit.PolicyOption
-		code int
-		body string
-	}{
-		"a header is missing": {[]ginlimit.PolicyOption{ginlimit.WithKey(ginlimit.ByHeader("X-Last"))}, 400, "X-Last"},
-		"an empty key": {[]ginlimit.PolicyOption{ginlimit.WithKey(func(*gin.Context) (string, error) {
-			return "",
-				nil
-		})}, 500, ""},
-		"its own handler": {[]ginlimit.PolicyOption{testkit.ByUser(),
-			ginlimit.WithErrorHandler(func(c *gin.Context, err error) {
-				require.ErrorIs(t, err, ginlimit.ErrNoKey)
-				c.AbortWithStatus(http.StatusUnauthorized)
-			})}, 401, ""},
-		"a handler that lets pass": {[]ginlimit.PolicyOption{testkit.ByUser(),
-			ginlimit.WithErrorHandler(func(c *gin.Context, _ error) { c.Next() })}, 200, "served"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			last := testkit.NewPolicy(t, limiter, "last "+name, append(row.last, ginlimit.PerHour(5))...)
-			for _, r := range []*gin.Engine{testkit.Serve(ginlimit.FirstOf(first, last)),
-				testkit.Serve(ginlimit.FirstOf(last))} {
-				rec := testkit.Get(r, "/")
-				require.Equal(t, row.code, rec.Code)
-				require.Contains(t, rec.Body.String(), row.body)
-			}
-		})
-	}
-}
-
 func TestFirstOfPanics(t *testing.T) {
 	t.Parallel()
 	one, another := testkit.NewLocal(t), testkit.NewLocal(t)
@@ -223,86 +184,4 @@ func TestFirstOfPanics(t *testing.T) {
 		})
 	}
 	require.NotPanics(t, func() { ginlimit.FirstOf(a, a) })
-}
-
-// TestFirstOfLeavesEachPolicyItsOptions: those of the policy that was chosen hold, and no others.
-func TestFirstOfLeavesEachPolicyItsOptions(t *testing.T) {
-	t.Parallel()
-	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-		rdb := b.Redis
-		limiter := testkit.NewLimiter(t, rdb)
-		near, far := netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("198.51.100.0/24")
-		keys := testkit.NewPolicy(t, limiter, "api key", ginlimit.PerHour(1),
-			ginlimit.WithKey(ginlimit.ByHeader("X-Api-Key")),
-			ginlimit.WithDenyList(far), ginlimit.WithHeaders(ginlimit.RateLimitDraft),
-			ginlimit.WithSkip(func(c *gin.Context) bool { return c.GetHeader("X-Api-Key") == "internal" }),
-			ginlimit.WithCost(func(c *gin.Context) int { return len(c.GetHeader("X-Cost")) }))
-		addresses := testkit.NewPolicy(t, limiter, "address", ginlimit.PerHour(1),
-			ginlimit.WithAllowList(near),
-			ginlimit.WithRefund(func(c *gin.Context) bool { return c.GetHeader("X-Back") != "" }))
-		r := testkit.Serve(ginlimit.FirstOf(keys, addresses))
-		key := func(k string) func(*http.Request) { return testkit.With("X-Api-Key", k) }
-		for i, row := range []struct {
-			edit   []func(*http.Request)
-			code   int
-			fields string // which the response has
-		}{
-			{[]func(*http.Request){key("a"), testkit.From("198.51.100.1:1")}, 403, ""},
-			{[]func(*http.Request){key("a"), testkit.With("X-Cost", "1")}, 200, "RateLimit"},
-			{[]func(*http.Request){key("a"), testkit.With("X-Cost", "1")}, 429, "RateLimit"},
-			{[]func(*http.Request){key("a")}, 200, "RateLimit"}, // it takes nothing
-			{[]func(*http.Request){key("internal")}, 200, ""},
-			{[]func(*http.Request){key("internal")}, 200, ""},
-			{nil, 200, ""}, // an address that is allowed
-			{nil, 200, ""},
-			{[]func(*http.Request){testkit.From("198.51.100.1:1"), testkit.With("X-Back", "1")}, 200, "X-RateLimit-Limit"},
-			{[]func(*http.Request){testkit.From("198.51.100.1:1")}, 200, "X-RateLimit-Limit"},
-			{[]func(*http.Request){testkit.From("198.51.100.1:1")}, 429, "X-RateLimit-Limit"},
-			{[]func(*http.Request){testkit.From("203.0.113.1:1")}, 200, "X-RateLimit-Limit"},
-		} {
-			rec := testkit.Get(r, "/", row.edit...)
-			require.Equal(t, row.code, rec.Code, "request %d", i)
-			for _, field := range []string{"RateLimit", "X-RateLimit-Limit"} {
-				require.Equal(t, field == row.fields, rec.Header().Get(field) != "", "request %d: %s", i, field)
-			}
-		}
-	})
-}
-
-// TestFirstOfWarnsOfSpoofableAddresses: once a policy asks for the address, however many requests
-// another one limits before.
-func TestFirstOfWarnsOfSpoofableAddresses(t *testing.T) {
-	t.Parallel()
-	for name, row := range map[string]struct {
-		trusted []string
-		byKey   []ginlimit.PolicyOption
-		warned  bool
-	}{
-		"everybody is trusted": {[]string{"0.0.0.0/0", "::/0"}, nil, true},
-		"nobody is trusted":    {nil, nil, false},
-		"by the list of the policy that has the key": {[]string{"0.0.0.0/0", "::/0"},
-			[]ginlimit.PolicyOption{ginlimit.WithDenyList(netip.MustParsePrefix("203.0.113.0/24"))}, true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			r, log := spoofable(t, row.trusted, func(l *testkit.Limiter) []gin.HandlerFunc {
-				keys := testkit.NewPolicy(t, l, "api key",
-					append(row.byKey, ginlimit.PerMinute(10_000), ginlimit.WithKey(ginlimit.ByHeader("X-Api-Key")))...)
-				addresses := testkit.NewPolicy(t, l, "address", ginlimit.PerMinute(10_000))
-				return []gin.HandlerFunc{ginlimit.FirstOf(keys, addresses)}
-			})
-			for range 200 {
-				testkit.Get(r, "/", testkit.With("X-Api-Key", "k"))
-			}
-			require.Equal(t, row.warned && row.byKey != nil, log.String() != "")
-			for range 10 {
-				testkit.Get(r, "/")
-			}
-			want := 0
-			if row.warned {
-				want = 1
-			}
-			require.Equal(t, want, strings.Count(log.String(), "Gin trusts X-Forwarded-For"), log.String())
-		})
-	}
 }

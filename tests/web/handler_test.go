@@ -1,7 +1,6 @@
 package web_test
 
 import (
-	"errors"
 	"net/http"
 	"net/netip"
 	"strconv"
@@ -110,40 +109,6 @@ func TestListsAndSkip(t *testing.T) {
 	rec := testkit.Get(r, "/", testkit.From("192.0.2.1:1"))
 	assert.Equal(t, "no-store", rec.Header().Get("Cache-Control"))
 	require.ElementsMatch(t, []string{"ginlimit:{1/m|203.0.112.9}:m"}, rdb.Keys(t.Context(), "*").Val())
-}
-
-// TestDryRunBesideARealLimit denies nobody by the one, and tells of it.
-func TestDryRunBesideARealLimit(t *testing.T) {
-	t.Parallel()
-	rdb, _ := testkit.NewMiniredis(t)
-	l := testkit.NewLimiter(t, rdb)
-	for name, handlers := range map[string][]gin.HandlerFunc{
-		"after": {l.Handler("3/m", ginlimit.PerMinute(3)),
-			l.Handler("tried", ginlimit.PerMinute(1), ginlimit.WithDryRun())},
-		"before": {l.Handler("tried before", ginlimit.PerMinute(1), ginlimit.WithDryRun()),
-			l.Handler("real", ginlimit.PerMinute(3))},
-	} {
-		var told ginlimit.Result
-		r := testkit.Serve(append([]gin.HandlerFunc{func(c *gin.Context) {
-			c.Next()
-			told, _ = ginlimit.FromContext(c)
-		}}, handlers...)...)
-		for i, want := range []string{"2", "1", "0"} {
-			rec := testkit.Get(r, "/")
-			assert.Equal(t, 200, rec.Code, name)
-			assert.Equal(t, want, testkit.Remaining(rec), name)
-			assert.Equal(t, "3", rec.Header().Get("X-RateLimit-Limit"), name)
-			assert.Equal(t, i == 0, told.Allowed, name)
-			assert.Equal(t, 1, told.Limit.Rate, name)
-		}
-		assert.Equal(t, 429, testkit.Get(r, "/").Code, name)
-	}
-	broken := errors.New("broken")
-	r := testkit.Serve(l.Handler("1/m by key", ginlimit.PerMinute(1), ginlimit.WithDryRun(),
-		ginlimit.WithDenyList(netip.MustParsePrefix("203.0.113.0/24")),
-		ginlimit.WithKey(func(*gin.Context) (string, error) { return "", broken })))
-	assert.Equal(t, 200, testkit.Get(r, "/").Code, "its errors are nobody's")
-	assert.Equal(t, 200, testkit.Get(r, "/", testkit.From("203.0.113.1:1")).Code, "and its lists")
 }
 
 func TestHeaderFunc(t *testing.T) {

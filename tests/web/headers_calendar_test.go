@@ -8,8 +8,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/gin-gonic/gin"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
@@ -21,46 +19,6 @@ const (
 	january  = 31 * 24 * time.Hour
 	february = 29 * 24 * time.Hour
 )
-
-// TestWindowOfAProhibitedQuotaIsThatOfItsMonth, whenever the process has begun.
-func TestWindowOfAProhibitedQuotaIsThatOfItsMonth(t *testing.T) {
-	t.Parallel()
-	month := ginlimit.CalendarMonth(nil, 1)
-	for name, row := range map[string]struct {
-		opts    []ginlimit.PolicyOption
-		windows [3]string // in January, February and March
-	}{
-		"prohibited": {[]ginlimit.PolicyOption{ginlimit.PerCalendar(0, month)},
-			[3]string{"w=2678400", "w=2505600", "w=2678400"}},
-		"beside a period": {[]ginlimit.PolicyOption{ginlimit.PerCalendar(0, month), ginlimit.PerHour(3)},
-			[3]string{"w=2678400", "w=2505600", "w=2678400"}},
-		"beside a shorter quota": {
-			[]ginlimit.PolicyOption{ginlimit.PerCalendar(0, month), ginlimit.PerCalendar(5, ginlimit.CalendarDay(nil))},
-			[3]string{"w=2678400", "w=2505600", "w=2678400"}},
-		"of a client": {[]ginlimit.PolicyOption{testkit.LimitsFrom(ginlimit.PerCalendar(0, month))},
-			[3]string{"w=2678400", "w=2505600", "w=2678400"}},
-		"a quota that a floor takes": {
-			[]ginlimit.PolicyOption{ginlimit.WithFloor(3), testkit.LimitsFrom(ginlimit.PerCalendar(3, month))},
-			[3]string{"w=2678400", "w=2505600", "w=2678400"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				r := testkit.Serve(testkit.NewPolicy(t, testkit.NewLocal(t), "api",
-					append([]ginlimit.PolicyOption{testkit.ByUser(), ginlimit.WithHeaders(ginlimit.RateLimitDraft)},
-						row.opts...)...).Handler())
-				for i, passed := range []time.Duration{0, january, february} {
-					time.Sleep(passed)
-					for range 2 { // the second one finds what the first has made
-						rec := testkit.Get(r, "/", testkit.User("alice"))
-						require.Equal(t, http.StatusTooManyRequests, rec.Code)
-						require.Contains(t, rec.Header().Get("RateLimit-Policy"), ";q=0;"+row.windows[i])
-					}
-				}
-			})
-		})
-	}
-}
 
 // TestHeadersAreThoseOfTheDecision, though a month ends before they are written.
 func TestHeadersAreThoseOfTheDecision(t *testing.T) {
@@ -89,30 +47,5 @@ func TestHeadersAreThoseOfTheDecision(t *testing.T) {
 		require.Equal(t, time.February, time.Now().UTC().Month())
 		end = false
 		check(testkit.Get(r, "/", testkit.User("alice")).Header(), "w=2505600")
-	})
-}
-
-// TestHeadersOfARequestThatWaited for a slot into the next month are that month's.
-func TestHeadersOfARequestThatWaited(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		p := testkit.NewPolicy(t, testkit.NewLocal(t), "api",
-			ginlimit.PerCalendar(5, ginlimit.CalendarMonth(nil, 1)), testkit.ByUser(),
-			ginlimit.WithHeaders(ginlimit.RateLimitDraft), ginlimit.InFlight(1), ginlimit.WithQueue(1, time.Hour))
-		time.Sleep(january - time.Second)
-		slot := testkit.Reserve(t, p)
-		go func() {
-			time.Sleep(2 * time.Second)
-			slot.Release()
-		}()
-		before := testkit.Serve(testkit.NewPolicy(t, testkit.NewLocal(t), "hour", ginlimit.PerHour(9), testkit.ByUser(),
-			ginlimit.WithHeaders(ginlimit.RateLimitDraft)).Handler(), p.Handler(), func(c *gin.Context) {
-			c.AbortWithStatus(http.StatusNoContent)
-		})
-		rec := testkit.Get(before, "/", testkit.User("alice"))
-		require.Equal(t, http.StatusNoContent, rec.Code)
-		assert.Equal(t, `"hour";q=9;w=3600, "api";q=5;w=2505600, "api-c";q=1;qu="concurrent-requests"`,
-			rec.Header().Get("RateLimit-Policy"))
-		assert.Contains(t, rec.Header().Get("RateLimit"), `"api";r=4;t=`)
 	})
 }

@@ -2,7 +2,6 @@ package web_test
 
 import (
 	"context"
-	"math"
 	"math/rand/v2"
 	"net/http"
 	"strconv"
@@ -51,25 +50,6 @@ func TestDraftReportsEveryLimit(t *testing.T) {
 	assert.Equal(t, strconv.Itoa(rec.Body.Len()), rec.Header().Get("Content-Length"))
 }
 
-func TestDraftOfWindows(t *testing.T) {
-	t.Parallel()
-	for _, a := range testkit.WindowAlgorithms {
-		t.Run(a.String(), func(t *testing.T) {
-			t.Parallel()
-			rdb, advance := testkit.NewMiniredis(t)
-			r := testkit.Serve(testkit.NewLimiter(t, rdb).Handler("search", ginlimit.PerMinute(2).WithAlgorithm(a), draft))
-			assert.Equal(t, []item{{"search", -1, -1, 1, 60}}, limitsOf(t, testkit.Get(r, "/")))
-			advance(20 * time.Second)
-			rec := testkit.Get(r, "/")
-			assert.Equal(t, []item{{"search", 2, 60, -1, -1}}, policiesOf(t, rec))
-			assert.Equal(t, []item{{"search", -1, -1, 0, 40}}, limitsOf(t, rec), "when the first one counts no more")
-			rec = testkit.Get(r, "/")
-			assert.Equal(t, []item{{"search", -1, -1, 0, 40}}, limitsOf(t, rec))
-			assert.Equal(t, "40", rec.Header().Get("Retry-After"))
-		})
-	}
-}
-
 func TestDraftOfSeveralHandlersListsThemInOrder(t *testing.T) {
 	t.Parallel()
 	rdb, _ := testkit.NewMiniredis(t)
@@ -116,22 +96,6 @@ func TestDraftOfAllOf(t *testing.T) {
 			test(t, testkit.NewLocal(t))
 		})
 	})
-}
-
-func TestFreeRequestsAreNotReportedAsDenied(t *testing.T) {
-	t.Parallel()
-	rdb, _ := testkit.NewMiniredis(t)
-	limiter, cost := testkit.NewLimiter(t, rdb, draft, ginlimit.WithDenyCache(0)), 1
-	r := testkit.Serve(limiter.Handler("writes", ginlimit.PerHour(1),
-		ginlimit.WithCost(func(*gin.Context) int { return cost })),
-		limiter.Handler("all", ginlimit.PerSecond(2)))
-	testkit.Get(r, "/")
-	cost = 0
-	assert.Equal(t, []item{{"writes", -1, -1, 0, 3600}, {"all", -1, -1, 0, 1}}, limitsOf(t, testkit.Get(r, "/")))
-	rec := testkit.Get(r, "/")
-	assert.Equal(t, http.StatusTooManyRequests, rec.Code)
-	assert.Equal(t, []item{{"writes", -1, -1, 0, -1}, {"all", -1, -1, 0, 1}}, limitsOf(t, rec))
-	assert.Equal(t, []string{"all"}, violated(t, rec))
 }
 
 // TestRefundTakesBackTheParameterT: a denial, or an error, of a handler that sets other fields.
@@ -204,35 +168,6 @@ func TestDraftOfProhibitedAndNeverAllowed(t *testing.T) {
 		assert.Equal(t, []string{"small"}, violated(t, rec), name)
 		assert.Equal(t, "small", limitsOf(t, rec)[0].name, name)
 		assert.Empty(t, rec.Header().Get("Retry-After"), name)
-	}
-}
-
-func TestIntegersInTheDraftsFieldsHaveFifteenDigits(t *testing.T) {
-	t.Parallel()
-	rows := map[ginlimit.Limit]item{
-		{Rate: 1, Period: 100 * 365 * 24 * time.Hour}:              {"x", 1, 3153600000, -1, -1},
-		{Rate: 1, Period: 100 * 365 * 24 * time.Hour, Burst: 2000}: {"x", 2000, 9223372037, -1, -1}, // the longest Duration
-		// whole seconds, rounded up
-		{Rate: 3, Period: 100 * time.Millisecond}:            {"x", 3, 1, -1, -1},
-		{Rate: 1000, Period: time.Millisecond}:               {"x", 1000, 1, -1, -1},
-		{Rate: 1, Period: 2500 * time.Millisecond, Burst: 1}: {"x", 1, 3, -1, -1},
-		{Rate: 60, Period: time.Minute, Burst: 1}:            {"x", 1, 1, -1, -1},
-	}
-	if testkit.Has64Bits {
-		rows[ginlimit.Limit{Rate: 1 << 10, Period: time.Millisecond, Burst: testkit.AsInt(1 << 52)}] = item{"x",
-			999999999999999, 4398046512, -1, -1}
-		rows[ginlimit.Limit{Rate: 1, Period: time.Millisecond, Burst: testkit.AsInt(math.MaxInt32 * 4)}] = item{"x",
-			8589934588, 8589935, -1, -1}
-	}
-	for limit, want := range rows {
-		local, err := ginlimit.NewLocal(draft)
-		require.NoError(t, err)
-		rec := testkit.Get(testkit.Serve(local.Handler("x", limit)), "/")
-		require.Equal(t, http.StatusOK, rec.Code, limit)
-		assert.Equal(t, []item{want}, policiesOf(t, rec), limit)
-		left := limitsOf(t, rec)[0]
-		assert.LessOrEqual(t, left.r, want.q, limit)
-		assert.LessOrEqual(t, left.t, want.w, limit)
 	}
 }
 

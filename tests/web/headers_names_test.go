@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 
@@ -16,37 +15,6 @@ import (
 )
 
 // The names of policies in the fields of the draft.
-
-func TestNamesInTheDraftsFields(t *testing.T) {
-	t.Parallel()
-	long := strings.Repeat("a", 100)
-	for name, want := range map[string]string{
-		"search":          "search",
-		"Search.v2_x~":    "Search.v2_x~",
-		"two words":       "two-words",
-		`say "no" \ {a}`:  "say--no-----a-",
-		"a/b:c":           "a/b:c",
-		"*":               "*",
-		"2nd":             "limit-2nd",
-		"/login":          "limit-/login",
-		"Größe":           "Gr----e",
-		"日":               "limit----",
-		"a\r\nSet-Cookie": "a--Set-Cookie",
-		long:              long[:64],
-	} {
-		rdb, _ := testkit.NewMiniredis(t)
-		rec := testkit.Get(testkit.Serve(testkit.NewLimiter(t, rdb).Handler(name, ginlimit.PerMinute(1), draft)), "/")
-		assert.Equal(t, []item{{want, 1, 60, -1, -1}}, policiesOf(t, rec), "%q", name)
-	}
-	rdb, _ := testkit.NewMiniredis(t)
-	for limit, want := range map[ginlimit.Limit]item{
-		ginlimit.PerSecond(10).WithBurst(20): {"limit-10/s-burst-20", 20, 2, -1, -1},
-		ginlimit.Per(100, 90*time.Second):    {"limit-100/90s", 100, 90, -1, -1},
-	} {
-		rec := testkit.Get(testkit.Serve(testkit.Middleware(rdb, limit, draft)), "/")
-		assert.Equal(t, []item{want}, policiesOf(t, rec), "without a name")
-	}
-}
 
 // checkNames wants each policy of a response to have a name of its own, and every other place to
 // use one of these names.

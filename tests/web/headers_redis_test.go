@@ -18,47 +18,6 @@ import (
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
-// What the memory tells of several policies is what Redis told of them.
-func TestDenialOfAllOfFromMemory(t *testing.T) {
-	t.Parallel()
-	rdb := testkit.Connect(t, testkit.StartRedis(t))
-	limiter := testkit.NewLimiter(t, rdb, testkit.RemembersDenials())
-	r := testkit.Serve(ginlimit.AllOf(limiter.Must("fast", ginlimit.PerHour(1), draft),
-		limiter.Must("slow", ginlimit.PerDay(1), draft)))
-	testkit.Get(r, "/")
-	for range 3 { // the first from Redis, the others from memory
-		rec := testkit.Get(r, "/")
-		wait, err := strconv.Atoi(rec.Header().Get("Retry-After"))
-		require.NoError(t, err)
-		assert.InDelta(t, 86400, wait, 60)
-		assert.Equal(t, []string{"slow"}, violated(t, rec))
-		assert.Len(t, limitsOf(t, rec), 2)
-	}
-	assert.Equal(t, 2, testkit.ScriptCalls(t, rdb))
-}
-
-// TestMemoryKnowsWhenAWindowHasEnded, of a limit that did not deny.
-func TestMemoryKnowsWhenAWindowHasEnded(t *testing.T) {
-	t.Parallel()
-	rdb := testkit.Connect(t, testkit.StartRedis(t))
-	limiter := testkit.NewLimiter(t, rdb, testkit.RemembersDenials(), draft)
-	short := ginlimit.Per(9, 100*time.Millisecond).WithAlgorithm(ginlimit.FixedWindow)
-	r := testkit.Serve(limiter.Handler("x", short,
-		ginlimit.PerDay(1).WithAlgorithm(ginlimit.FixedWindow), ginlimit.WithKey(ginlimit.ByHeader("K"))))
-	for try := range 50 { // until nothing is so slow that the memory has forgotten
-		client := testkit.With("K", strconv.Itoa(try))
-		testkit.Get(r, "/", client)
-		assert.Equal(t, http.StatusTooManyRequests, testkit.Get(r, "/", client).Code)
-		asked := testkit.ScriptCalls(t, rdb)
-		<-time.After(2 * short.Period)
-		if limits := limitsOf(t, testkit.Get(r, "/", client)); testkit.ScriptCalls(t, rdb) == asked {
-			require.EqualValues(t, 9, limits[0].r)
-			return
-		}
-	}
-	require.Fail(t, "nothing was known")
-}
-
 // Guarantee 3, from end to end: over a connection, by the clock of a real server.
 func TestClientThatHonoursRetryAfterIsAdmittedNext(t *testing.T) {
 	t.Parallel()

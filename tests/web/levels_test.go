@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/gin-gonic/gin"
 	"github.com/stretchr/testify/assert"
@@ -246,45 +245,6 @@ func TestSlotsInReserve(t *testing.T) {
 	})
 }
 
-// TestALevelThatDeniesBansNoOtherClient: a client is banned for what it lacks itself.
-func TestALevelThatDeniesBansNoOtherClient(t *testing.T) {
-	t.Parallel()
-	for name, make := range stores {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			l := make(t)
-			text := ginlimit.WithDeniedHandler(func(c *gin.Context, r ginlimit.Result) { c.String(429, "%s %s", r.Name, r.Cause) })
-			f := newInFlight(ginlimit.AllOf(
-				l.Must("key", testkit.Key("X-Key"), ginlimit.InFlight(2), ginlimit.WithBan(banTime, banTime), text),
-				l.Must("user", testkit.Key("X-User"), ginlimit.InFlight(3), text),
-				l.Must("account", testkit.Key("X-Account"), ginlimit.InFlight(4), text)))
-			as := func(key, account string) []func(*http.Request) {
-				return []func(*http.Request){testkit.With("X-Key", key), testkit.With("X-User", key), testkit.With("X-Account", account)}
-			}
-			var all []*held
-			for i := range 4 { // of the account
-				_, h := f.begin(t, as(fmt.Sprint("key", i/2), "x")...)
-				all = append(all, h)
-			}
-			denied, _ := f.begin(t, as("innocent", "x")...)
-			require.Equal(t, "account-c in_flight", denied.Body.String())
-			denied, h := f.begin(t, as("innocent", "y")...)
-			require.Nil(t, denied, "it is not banned")
-			all = append(all, h)
-			denied, _ = f.begin(t, as("key0", "y")...) // has two
-			require.Contains(t, denied.Body.String(), " ban", "for want of a slot of its own")
-			for _, h := range all {
-				h.end()
-			}
-			denied, _ = f.begin(t, as("key0", "y")...)
-			require.NotNil(t, denied, "it is banned")
-			require.Contains(t, denied.Body.String(), " ban")
-		})
-	}
-}
-
-const banTime = time.Hour
-
 func contextWith(ctx context.Context, key, value any) context.Context {
 	return context.WithValue(ctx, key, value)
 }
@@ -301,31 +261,6 @@ func TestFreeSlotsAreNotClosestToExhaustion(t *testing.T) {
 			require.Equal(t, []string{"100", "99"}, []string{rec.Header().Get("X-RateLimit-Limit"), testkit.Remaining(rec)})
 			rec = testkit.Get(testkit.Serve(ginlimit.AllOf(l.Must("unlimited", ginlimit.Unlimited()), slots)), "/")
 			require.Equal(t, []string{"3", "2"}, []string{rec.Header().Get("X-RateLimit-Limit"), testkit.Remaining(rec)})
-		})
-	}
-}
-
-// TestLevelsOfSlotsAlone, without any limit of tokens.
-func TestLevelsOfSlotsAlone(t *testing.T) {
-	t.Parallel()
-	for name, make := range stores {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			var found []bool
-			l := make(t)
-			f := newInFlight(ginlimit.AllOf(l.Must("key", ginlimit.InFlight(3), testkit.Key("X-Key")),
-				l.Must("user", ginlimit.InFlight(2), testkit.Key("X-User"))))
-			var all []*held
-			for _, user := range []string{"a", "a", "a", "b", "b"} {
-				_, h := f.begin(t, testkit.With("X-Key", "k"), testkit.With("X-User", user))
-				if found = append(found, h != nil); h != nil {
-					all = append(all, h)
-				}
-			}
-			require.Equal(t, []bool{true, true, false, true, false}, found)
-			for _, h := range all {
-				h.end()
-			}
 		})
 	}
 }

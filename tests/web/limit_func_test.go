@@ -6,13 +6,11 @@ import (
 	"fmt"
 	"math"
 	"net/http"
-	"net/http/httptest"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/gin-gonic/gin"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
@@ -20,60 +18,6 @@ import (
 )
 
 // Limits per client.
-
-// TestLimitFunc gives each client the limit of its plan, now.
-func TestLimitFunc(t *testing.T) { // a quota of -1 is unlimited, 0 prohibits, n is n per minute
-	t.Parallel()
-	rdb, advance := testkit.NewMiniredis(t)
-	var mu sync.Mutex
-	quotas := map[string]int{"unlimited": -1, "prohibited": 0, "three": 3}
-	quota := func(_ context.Context, key string) ([]ginlimit.Limit, error) {
-		mu.Lock()
-		defer mu.Unlock()
-		n, ok := quotas[key]
-		switch {
-		case key == "zero":
-			return []ginlimit.Limit{{}}, nil
-		case key == "none":
-			return nil, nil
-		case !ok:
-			return nil, ginlimit.ErrUnknownClient
-		}
-		return []ginlimit.Limit{ginlimit.PerMinute(n), ginlimit.PerDay(100)}, nil
-	}
-	r := testkit.Serve(testkit.NewLimiter(t, rdb).Handler("plan",
-		ginlimit.WithKey(ginlimit.ByHeader("X-Client-Id")),
-		ginlimit.WithLimitFunc(quota)))
-	ask := func(client string) *httptest.ResponseRecorder {
-		return testkit.Get(r, "/", testkit.With("X-Client-Id", client))
-	}
-	for range 5 {
-		assert.Equal(t, 200, ask("unlimited").Code)
-		assert.Equal(t, 429, ask("prohibited").Code)
-		assert.Equal(t, 403, ask("nobody").Code)
-		assert.Equal(t, 500, ask("zero").Code)
-		assert.Equal(t, 500, ask("none").Code)
-	}
-	for _, want := range []string{"2", "1", "0"} {
-		assert.Equal(t, want, testkit.Remaining(ask("three")))
-	}
-	assert.Equal(t, 429, ask("three").Code)
-	advance(20 * time.Second) // 40 s are missing
-	mu.Lock()
-	quotas["three"] = 30 // in proportion: 20 of 30 are missing
-	mu.Unlock()
-	rec := ask("three")
-	assert.Equal(t, 200, rec.Code)
-	assert.Equal(t, "9", testkit.Remaining(rec))
-	for i := range 3000 { // more limits than are kept
-		mu.Lock()
-		quotas["three"] = 31 + i
-		mu.Unlock()
-		if rec := ask("three"); rec.Code != 200 && rec.Code != 429 {
-			require.Fail(t, "status", rec.Code)
-		}
-	}
-}
 
 // TestErrorsOfALimitFuncAreEvents of the methods that take tokens, as of requests.
 func TestErrorsOfALimitFuncAreEvents(t *testing.T) {
@@ -188,29 +132,6 @@ func TestLimitFuncReturnsAllLimits(t *testing.T) {
 	require.Empty(t, asked, "nobody is asked about who is not counted")
 }
 
-// TestManyPlansOfClients are more than a policy keeps checked.
-func TestManyPlansOfClients(t *testing.T) {
-	t.Parallel()
-	p := testkit.NewPolicy(t, testkit.NewLocal(t), "plan",
-		ginlimit.WithLimitFunc(func(_ context.Context, client string) ([]ginlimit.Limit, error) {
-			var rate, more int
-			_, err := fmt.Sscanf(client, "%d %d", &rate, &more)
-			var limits []ginlimit.Limit
-			for i := range more { // which all have
-				limits = append(limits, ginlimit.Limit{Rate: 10_000, Period: time.Duration(2+i) * time.Hour})
-			}
-			return append(limits, ginlimit.PerDay(rate)), err
-		}))
-	for range 2 {
-		for rate := 1; rate < 3000; rate++ {
-			r, err := p.Peek(t.Context(), fmt.Sprint(rate, " ", rate%7))
-			require.NoError(t, err)
-			require.Equal(t, ginlimit.PerDay(rate), r.Limit)
-			require.Equal(t, rate, r.Remaining)
-		}
-	}
-}
-
 // TestSettledThoughNothingIsCounted: the function of WithSettle is called for each request that is
 // allowed, also if no limit counts.
 func TestSettledThoughNothingIsCounted(t *testing.T) {
@@ -245,44 +166,4 @@ func TestFieldsOfLaterPeriodsAreKept(t *testing.T) {
 		testkit.Get(router, "/")
 		require.Less(t, allocations(), first+1.5) // one of a pool; fields made anew are two more
 	})
-}
-
-// TestSlidingWindowsOfClientsHaveNoLease: a token would count from when it was taken ahead, so that
-// more could be used in a period. A policy's own is an error.
-func TestSlidingWindowsOfClientsHaveNoLease(t *testing.T) {
-	t.Parallel()
-	for name, row := range map[string]struct {
-		limits []ginlimit.Limit
-		leased bool
-	}{
-		"a bucket":       {[]ginlimit.Limit{ginlimit.PerMinute(1000)}, true},
-		"a fixed window": {[]ginlimit.Limit{ginlimit.PerMinute(1000).WithAlgorithm(ginlimit.FixedWindow)}, true},
-		"a sliding window": {[]ginlimit.Limit{ginlimit.PerMinute(1000).WithAlgorithm(ginlimit.SlidingWindow)},
-			false},
-		"one beside a bucket": {[]ginlimit.Limit{ginlimit.PerHour(100_000),
-			ginlimit.PerMinute(1000).WithAlgorithm(ginlimit.SlidingWindow)}, false},
-		"one that is never counted": {[]ginlimit.Limit{ginlimit.PerHour(1000),
-			ginlimit.PerMinute(-1).WithAlgorithm(ginlimit.SlidingWindow)}, true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-				limiter := testkit.NewLimiter(t, b.Redis, testkit.RemembersDenials())
-				p := testkit.NewPolicy(t, limiter, "plan", ginlimit.WithLease(time.Minute), testkit.ByUser(),
-					testkit.LimitsFrom(row.limits...))
-				r, leased := testkit.Serve(p.Handler()), 0
-				for range 100 {
-					res, err := p.Allow(t.Context(), "ada")
-					require.NoError(t, err)
-					if res.Source == ginlimit.FromLease {
-						leased++
-					}
-					testkit.Get(r, "/", testkit.User("ada"))
-					time.Sleep(10 * time.Millisecond)
-				}
-				require.Equal(t, row.leased, leased > 0)
-				require.Equal(t, row.leased, limiter.Stats().Leased > 0)
-			})
-		})
-	}
 }

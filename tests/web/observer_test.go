@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net/http"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -40,33 +39,6 @@ func (e *events) take(t *testing.T) []ginlimit.Event {
 		all[i].Duration = 0
 	}
 	return all
-}
-
-func TestObserverSeesTheMethods(t *testing.T) {
-	t.Parallel()
-	seen, limit, ctx := &events{}, ginlimit.PerHour(5), t.Context()
-	limiter := testkit.NewLocal(t, ginlimit.WithObserver(seen.observe))
-	_, _ = limiter.Allow(ctx, "k", limit)
-	_, _ = limiter.AllowN(ctx, "k", 9, limit)
-	_, _ = limiter.AllowN(ctx, "k", 5, limit)
-	_, _ = limiter.AllowUpTo(ctx, "k", 3, limit)
-	require.NoError(t, limiter.Wait(ctx, "k", limit))
-	_, _ = limiter.Peek(ctx, "k", limit) // takes nothing
-	_, _ = limiter.Allow(ctx, "", limit) // decides nothing
-	require.NoError(t, limiter.Close())
-	_, _ = limiter.Allow(ctx, "k", limit)
-	require.Equal(t, []ginlimit.Event{
-		{Name: "test", Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: limit, Remaining: 4,
-			Source: ginlimit.FromLocal, Cost: 1},
-		{Name: "test", Outcome: ginlimit.OutcomeDenied, Cause: ginlimit.CauseNever, Limit: limit, Remaining: 4,
-			Source: ginlimit.FromLocal, Cost: 9},
-		{Name: "test", Outcome: ginlimit.OutcomeDenied, Cause: ginlimit.CauseRate, Limit: limit, Remaining: 4,
-			Source: ginlimit.FromLocal, Cost: 5},
-		{Name: "test", Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: limit, Remaining: 1,
-			Source: ginlimit.FromLocal, Cost: 3},
-		{Name: "test", Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: limit, Source: ginlimit.FromLocal, Cost: 1},
-		{Name: "test", Outcome: ginlimit.OutcomeFailed, Source: ginlimit.FromPolicy, Reason: "closed", Cost: 1},
-	}, seen.take(t))
 }
 
 // TestObserverSeesAWaitOnce: one Event when it ends, however often it has tried.
@@ -125,28 +97,6 @@ func TestObserverSeesAWaitOnce(t *testing.T) {
 	}
 }
 
-// TestObserverSeesEachOfManyWaitsOnce, though all of them try each second and only one gets the token.
-func TestObserverSeesEachOfManyWaitsOnce(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		seen, limit := &events{}, ginlimit.PerSecond(1)
-		limiter := testkit.NewLocal(t, ginlimit.WithObserver(seen.observe))
-		var all sync.WaitGroup
-		for range 20 {
-			all.Go(func() { assert.NoError(t, limiter.Wait(t.Context(), "k", limit)) })
-		}
-		all.Wait()
-		var want []ginlimit.Event
-		for i := range 20 {
-			waited := time.Duration(i) * time.Second
-			want = append(want, ginlimit.Event{Name: "test", Outcome: ginlimit.OutcomeAllowed, Allowed: true,
-				Limit: limit, Source: ginlimit.FromLocal, Cost: 1,
-				Duration: waited, Waited: waited})
-		}
-		require.Equal(t, want, seen.all)
-	})
-}
-
 func TestOutcomesAreNamed(t *testing.T) {
 	t.Parallel()
 	var names []string
@@ -154,27 +104,6 @@ func TestOutcomesAreNamed(t *testing.T) {
 		names = append(names, o.String())
 	}
 	require.Equal(t, []string{"allowed", "denied", "skipped", "failed", "unknown"}, names)
-}
-
-// TestObserverMayBeSlow: it holds up the request that it sees, and nobody else.
-func TestObserverMayBeSlow(t *testing.T) {
-	t.Parallel()
-	var held atomic.Bool
-	begun, release := make(chan struct{}), make(chan struct{})
-	limiter, err := ginlimit.NewLocal(ginlimit.WithObserver(func(context.Context, ginlimit.Event) {
-		if held.CompareAndSwap(false, true) {
-			close(begun)
-			<-release
-		}
-	}))
-	require.NoError(t, err)
-	r := testkit.Serve(limiter.Handler("5/h", ginlimit.PerHour(5)))
-	first := make(chan int)
-	go func() { first <- testkit.Get(r, "/").Code }()
-	<-begun
-	require.Equal(t, http.StatusOK, testkit.Get(r, "/").Code)
-	close(release)
-	require.Equal(t, http.StatusOK, <-first)
 }
 
 func TestObserversAddUp(t *testing.T) {

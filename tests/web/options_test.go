@@ -91,21 +91,3 @@ func TestOptionsOfTheLimiterAreDefaultsOfItsHandlers(t *testing.T) {
 	assert.Equal(t, http.StatusTooManyRequests, testkit.Get(r, "/a?user=1").Code)
 	assert.Equal(t, http.StatusOK, testkit.Get(r, "/b?user=1").Code)
 }
-
-func TestAllFaultsOfAHandlerAtOnce(t *testing.T) {
-	t.Parallel()
-	text := testkit.PanicText(t, func() {
-		testkit.NewLimiter(t, testkit.Unreachable(t)).Handler("test",
-			ginlimit.WithCost(nil), ginlimit.WithRefund(nil), ginlimit.WithSkip(nil),
-			ginlimit.WithLimitFunc(nil), ginlimit.WithHeaderFunc(nil),
-			ginlimit.WithFailureMode(9),
-			ginlimit.WithAllowList(netip.Prefix{}),
-			ginlimit.WithDenyList(netip.MustParsePrefix("::/0"), netip.MustParsePrefix("::ffff:0:0/95")))
-	})
-	for _, fault := range []string{"WithCost", "WithRefund", "WithSkip", "WithLimitFunc",
-		"WithHeaderFunc", "WithFailureMode(9)",
-		"WithAllowList: the prefix", "WithDenyList: the prefix ::ffff:0.0.0.0/95"} {
-		assert.Contains(t, text, fault)
-	}
-	assert.NotContains(t, text, "::/0 ")
-}

@@ -5,51 +5,17 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/netip"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/gin-gonic/gin"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
-
-func TestPolicyReturnsAllFaultsAtOnce(t *testing.T) {
-	t.Parallel()
-	limiter := testkit.NewLocal(t)
-	opts := []ginlimit.PolicyOption{
-		ginlimit.Limit{}, ginlimit.WithLimits(ginlimit.PerHour(1), ginlimit.PerHour(2), ginlimit.PerSecond(1).WithBurst(-1)),
-		ginlimit.PerDay(1).WithAlgorithm(9), ginlimit.InFlight(-1),
-		ginlimit.WithKey(nil), ginlimit.WithFailureMode(9), ginlimit.WithHeaders(99),
-		ginlimit.WithLimitFunc(nil), ginlimit.WithCost(nil), nil, (*ginlimit.Limit)(nil),
-		ginlimit.WithAllowList(netip.Prefix{}),
-		ginlimit.WithDenyList(netip.MustParsePrefix("::/0"), netip.MustParsePrefix("::ffff:0:0/90")),
-	}
-	p, err := limiter.Policy("", opts...)
-	require.Nil(t, p)
-	require.ErrorIs(t, err, ginlimit.ErrInvalidArgument)
-	for _, fault := range []string{
-		"the policy has no name", "the zero Limit", "same period", "the burst is negative", "no such algorithm",
-		"in flight: want 1",
-		"WithKey: the function is nil", "WithFailureMode(9)", "WithHeaders(99)",
-		"WithLimitFunc: the function is nil",
-		"WithCost: the function is nil", "option 10 is nil", "option 11 is nil",
-		"WithAllowList: the prefix", "WithDenyList: the prefix",
-	} {
-		assert.ErrorContains(t, err, fault)
-	}
-	require.Equal(t, err.Error(), testkit.PanicText(t, func() {
-		limiter.Handler("", opts...)
-	}), "a Handler panics with the same")
-
-	_, err = new(ginlimit.Limiter).Policy("n", ginlimit.PerHour(1))
-	require.ErrorIs(t, err, ginlimit.ErrInvalidArgument)
-}
 
 // TestPolicyMethodsAreForTheBucketsOfItsHandler, whatever they are counted by.
 func TestPolicyMethodsAreForTheBucketsOfItsHandler(t *testing.T) {
