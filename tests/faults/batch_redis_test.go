@@ -3,20 +3,15 @@
 package faults_test
 
 import (
-	"errors"
-	"fmt"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/dispatch"
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
@@ -99,64 +94,5 @@ func TestBatchDecidesInOrder(t *testing.T) {
 		r, err := limiter.Peek(t.Context(), key, limit)
 		require.NoError(t, err)
 		require.Equal(t, remaining, r.Remaining, key)
-	}
-}
-
-// TestStuckBatchesReleaseTheirSlots goes on while two calls never return.
-func TestStuckBatchesReleaseTheirSlots(t *testing.T) {
-	t.Parallel()
-	for name, rdb := range testkit.Clients(t, testkit.StartRedis(t)) {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			held := hold(rdb)
-			limiter, limit := testkit.NewLimiter(t, rdb, ginlimit.WithTimeout(50*time.Millisecond)), ginlimit.PerHour(100)
-			held.next(2)
-			defer held.release()
-			var all sync.WaitGroup
-			for i := range 2 {
-				all.Go(func() {
-					for held.came.Load() <= int64(i) { // a decision may be late before it is sent
-						_, err := limiter.Allow(t.Context(), fmt.Sprint("stuck ", i), limit)
-						// a look for a connection may be the stuck one
-						assert.True(t, err == nil || errors.Is(err, ginlimit.ErrUnavailable), err)
-					}
-				})
-				held.await(t, int64(i+1))
-			}
-			require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
-				r, err := limiter.Allow(t.Context(), "k", limit)
-				return err == nil && r.Allowed
-			}))
-			all.Wait()
-		})
-	}
-}
-
-// TestHangingBatchesReleaseTheirSlots goes on though as many never return as may leave until Redis is lost.
-func TestHangingBatchesReleaseTheirSlots(t *testing.T) {
-	t.Parallel()
-	for name, rdb := range testkit.Clients(t, testkit.StartRedis(t)) {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			held := hold(rdb)
-			limiter, limit := testkit.NewLimiter(t, rdb, ginlimit.WithTimeout(100*time.Millisecond)), ginlimit.PerDay(100_000)
-			const hanging = dispatch.MaxInFlight + 2
-			held.next(hanging)
-			defer held.release()
-			var done atomic.Bool
-			var all sync.WaitGroup
-			for caller := range 2 * hanging {
-				all.Go(func() {
-					for !done.Load() {
-						_, err := limiter.Allow(t.Context(), fmt.Sprint("k", caller), limit)
-						done.CompareAndSwap(false, err == nil && held.came.Load() >= hanging)
-						runtime.Gosched()
-					}
-				})
-			}
-			require.True(t, testkit.BecomesTrue(t.Context().Done(), done.Load))
-			held.release() // callers that go themselves hang with it
-			all.Wait()
-		})
 	}
 }

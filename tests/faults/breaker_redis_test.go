@@ -8,18 +8,14 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
-	"runtime/pprof"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
@@ -69,60 +65,6 @@ func TestOpenBreakerSendsNoCalls(t *testing.T) {
 	}
 }
 
-// TestOneCutLosesNothing cuts all connections once while decisions are on their way: that is no reason to give
-// Redis up.
-func TestOneCutLosesNothing(t *testing.T) {
-	t.Parallel()
-	p, addr := testkit.StartProxy(t, testkit.StartRedis(t))
-	limiter, log := testkit.LoggedLimiter(t, testkit.Connect(t, addr))
-	works := func() bool {
-		_, err := limiter.Allow(t.Context(), "k", ginlimit.PerHour(1000))
-		return err == nil
-	}
-	require.True(t, testkit.BecomesTrue(t.Context().Done(), works))
-	p.Swallow.Store(true)
-	var all sync.WaitGroup
-	for i := range 20 {
-		all.Go(func() {
-			_, err := limiter.Allow(t.Context(), fmt.Sprint("client ", i), ginlimit.PerHour(1))
-			if err != nil {
-				assert.ErrorIs(t, err, ginlimit.ErrUnavailable)
-			}
-		})
-	}
-	require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool { return p.Swallowed.Load() > 0 }))
-	p.Swallow.Store(false)
-	p.CutAll()
-	p.Cut.Store(false)
-	all.Wait()
-	require.True(t, testkit.BecomesTrue(t.Context().Done(), works))
-	require.Empty(t, log.String())
-}
-
-// TestCallersWhoLeaveAreNoFailure has callers give up on a Redis that is slower than they are patient.
-func TestCallersWhoLeaveAreNoFailure(t *testing.T) {
-	t.Parallel()
-	p, addr := testkit.StartProxy(t, testkit.StartRedis(t))
-	limiter, log := testkit.LoggedLimiter(t, testkit.Connect(t, addr), ginlimit.WithFailureMode(ginlimit.FailLocal))
-	limit := ginlimit.PerDay(1000)
-	r, err := limiter.Allow(t.Context(), "k", limit)
-	require.NoError(t, err)
-	require.Equal(t, ginlimit.FromRedis, r.Source)
-	p.Delay.Store(int64(2 * time.Second)) // a busy machine may wake a caller late
-	for range 10 {
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-		_, err := limiter.Allow(ctx, "k", limit)
-		require.ErrorIs(t, err, context.DeadlineExceeded)
-		cancel()
-	}
-	p.Delay.Store(0)
-	r, err = limiter.Allow(t.Context(), "k", limit)
-	require.NoError(t, err)
-	require.Equal(t, ginlimit.FromRedis, r.Source)
-	require.Empty(t, log.String())
-	require.NoError(t, limiter.Close())
-}
-
 // TestRefusedConnectionsAreNotTriedByEveryone counts the connections to a Redis that refuses the password.
 func TestRefusedConnectionsAreNotTriedByEveryone(t *testing.T) {
 	t.Parallel()
@@ -159,70 +101,6 @@ func TestMissingPasswordIsNOAUTH(t *testing.T) {
 		return log.String() != ""
 	}))
 	require.NotContains(t, log.String(), "code=ERR")
-}
-
-// TestFlappingRedisIsLoggedOnce has Redis answer looks and keep charges waiting.
-func TestFlappingRedisIsLoggedOnce(t *testing.T) {
-	testkit.Nightly(t, "calls that a busy machine delays by 50 ms are outages of their own, and lines of the log")
-	t.Parallel()
-	rdb := testkit.Connect(t, testkit.StartRedis(t))
-	var slow atomic.Bool
-	rdb.AddHook(chargesHook(func() error {
-		if slow.Load() {
-			<-time.After(80 * time.Millisecond)
-		}
-		return nil
-	}))
-	limiter, log := testkit.LoggedLimiter(t, rdb, ginlimit.WithTimeout(ginlimit.DefaultTimeout))
-	require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
-		_, err := limiter.Allow(t.Context(), "k", ginlimit.PerHour(1000))
-		return err == nil
-	}))
-	slow.Store(true)
-	end := time.Now().Add(3 * time.Second)
-	require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
-		_, _ = limiter.Allow(t.Context(), "k", ginlimit.PerHour(1000))
-		return time.Now().After(end)
-	}))
-	slow.Store(false)
-	testkit.UntilLogged(t, limiter, log, "Redis is back")
-	require.LessOrEqual(t, strings.Count(log.String(), "\n"), 4, log.String())
-}
-
-// TestOneFailureAfterTheReturnIsEnough has Redis answer looks and fail charges: each time that it seems to be back, one
-// caller finds out, not several.
-func TestOneFailureAfterTheReturnIsEnough(t *testing.T) {
-	t.Parallel()
-	rdb := testkit.Connect(t, testkit.StartRedis(t))
-	broken := errors.New("broken")
-	rdb.AddHook(chargesHook(func() error { return broken }))
-	limiter, log := testkit.LoggedLimiter(t, rdb)
-	testkit.UntilLogged(t, limiter, log, "circuit breaker open")
-	returns, before := 0, error(nil)
-	require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
-		_, err := limiter.Allow(t.Context(), "k", ginlimit.PerHour(1000))
-		require.ErrorIs(t, err, ginlimit.ErrUnavailable)
-		if errors.Is(err, broken) {
-			require.NotErrorIs(t, before, broken, "another one was sent")
-			returns++
-		}
-		before = err
-		return returns == 5
-	}))
-}
-
-// chargesHook is called before each call of the script that is not a look, and may keep it from Redis.
-type chargesHook func() error
-
-func (h chargesHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		if args := cmd.Args(); strings.HasPrefix(cmd.Name(), "eval") && fmt.Sprint(args[6]) != "0" {
-			if err := h(); err != nil {
-				return err
-			}
-		}
-		return next(ctx, cmd)
-	}
 }
 
 // TestProbesSurviveTheDialer has the client's dialer panic, hang or return nothing.
@@ -284,20 +162,6 @@ func (d detour) DialHook(next redis.DialHook) redis.DialHook {
 	return func(ctx context.Context, network, _ string) (net.Conn, error) { return next(ctx, network, d.addr) }
 }
 
-// TestCloseEndsTheSearch closes a limiter whose Redis is lost.
-func TestCloseEndsTheSearch(t *testing.T) {
-	t.Parallel()
-	pprof.Do(t.Context(), pprof.Labels("test", t.Name()), func(context.Context) {
-		limiter, log := testkit.LoggedLimiter(t, testkit.Unreachable(t))
-		testkit.UntilLogged(t, limiter, log, "circuit breaker open")
-		require.Positive(t, testkit.GoroutinesLeft(t))
-		require.NoError(t, limiter.Close())
-		_, err := limiter.Allow(t.Context(), "k", ginlimit.PerHour(1000))
-		require.ErrorIs(t, err, ginlimit.ErrUnavailable)
-	})
-	require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool { return testkit.GoroutinesLeft(t) == 0 }))
-}
-
 // TestRefusalsAreLoggedOnce has the log told of errors of Redis now and then, without their text.
 func TestRefusalsAreLoggedOnce(t *testing.T) {
 	t.Parallel()
@@ -313,51 +177,6 @@ func TestRefusalsAreLoggedOnce(t *testing.T) {
 	require.Equal(t, 1, strings.Count(log.String(), "\n"), log.String())
 	require.Contains(t, log.String(), "code=WRONGTYPE")
 	require.NotContains(t, log.String(), "secret")
-}
-
-// TestConnectionsAreMadeHoweverLongTheWay has a client end calls with their context, on a way of which the round trips
-// of a new connection take longer than the timeout. Redis decides all the same, for several at once.
-func TestConnectionsAreMadeHoweverLongTheWay(t *testing.T) {
-	testkit.Nightly(t, "nearly every call must be back within 50 ms, of which the way takes 40")
-	// Not beside other tests: a machine that is busy with them makes calls late, too.
-	for _, c := range []struct{ pool, callers int }{{pool: 10, callers: 4}, {pool: 3, callers: 4},
-		{pool: 1, callers: 2}, {pool: 10, callers: 2}} {
-		t.Run(fmt.Sprintf("%d connections, %d callers", c.pool, c.callers), func(t *testing.T) {
-			p, addr := testkit.StartProxy(t, testkit.StartRedis(t))
-			rdb := redis.NewClient(&redis.Options{Addr: addr, ContextTimeoutEnabled: true, PoolSize: c.pool})
-			defer rdb.Close()
-			limiter, err := ginlimit.NewLimiter(rdb, ginlimit.WithReplicas(1),
-				ginlimit.WithLogger(slog.New(slog.DiscardHandler)))
-			require.NoError(t, err)
-			defer limiter.Close()
-			policy, err := limiter.Policy("test", ginlimit.PerHour(1_000_000))
-			require.NoError(t, err)
-			// by one connection, so that Redis is not lost meanwhile
-			require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
-				r, err := policy.Allow(t.Context(), "k")
-				return err == nil && r.Source == ginlimit.FromRedis
-			}))
-			p.Delay.Store(int64(20 * time.Millisecond))
-			score := 0 // rises only if nearly every time Redis decides for all
-			require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
-				var inRedis atomic.Int64
-				var all sync.WaitGroup
-				for caller := range c.callers {
-					all.Go(func() {
-						r, err := policy.Allow(t.Context(), fmt.Sprint("k", caller))
-						if assert.NoError(t, err) && r.Source == ginlimit.FromRedis {
-							inRedis.Add(1)
-						}
-					})
-				}
-				all.Wait()
-				if score++; int(inRedis.Load()) < c.callers {
-					score = max(0, score-4)
-				}
-				return score == 10
-			}))
-		})
-	}
 }
 
 // TestClientOfOneServerIsToldOfTheCluster asks one node of two, with a client that follows no redirection.
@@ -383,12 +202,6 @@ func TestCloseDoesNotWaitForATLSHandshake(t *testing.T) {
 	limiter, log := testkit.LoggedLimiter(t, rdb, ginlimit.WithTimeout(ginlimit.DefaultTimeout))
 	testkit.UntilLogged(t, limiter, log, "circuit breaker open")
 	require.NoError(t, limiter.Close())
-}
-
-func (chargesHook) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (chargesHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
 }
 
 func (detour) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }

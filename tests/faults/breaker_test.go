@@ -3,7 +3,6 @@ package faults_test
 import (
 	"context"
 	"fmt"
-	"io"
 	"net"
 	"strings"
 	"sync/atomic"
@@ -12,8 +11,6 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"github.com/redis/go-redis/v9/auth"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
@@ -75,44 +72,6 @@ func TestCauseOfTheOutageIsLogged(t *testing.T) {
 			})
 		})
 	}
-}
-
-// TestCallsInFlightFailOnce has two calls in flight fail by one cause, of which the second failure
-// is noticed later, as on a busy machine. A third call, sent afterwards, fails too: that is the
-// second failure, not the third.
-func TestCallsInFlightFailOnce(t *testing.T) {
-	t.Parallel()
-	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-		var cut chan struct{} // nil lets calls pass
-		b.Redis.AddHook(testkit.EveryScript(func(send func() error) error {
-			if cut == nil {
-				return send()
-			}
-			<-cut
-			return io.EOF
-		}))
-		limiter, log := testkit.LoggedLimiter(t, b.Redis)
-		allow := func() error {
-			_, err := limiter.Allow(t.Context(), "k", ginlimit.PerHour(1000))
-			return err
-		}
-		require.NoError(t, allow())
-		cut = make(chan struct{})
-		for range 2 {
-			go func() { assert.ErrorIs(t, allow(), ginlimit.ErrUnavailable) }()
-			synctest.Wait()
-		}
-		go func() { assert.ErrorIs(t, allow(), ginlimit.ErrUnavailable) }() // it waits for one of them
-		for range 3 {
-			synctest.Wait()
-			time.Sleep(100 * time.Millisecond)
-			cut <- struct{}{}
-		}
-		synctest.Wait()
-		cut = nil
-		require.NoError(t, allow())
-		require.Empty(t, log.String())
-	})
 }
 
 // TestFirstDecisionsAreOfADeadNode of a cluster or a ring: those of the others are made, and so are
@@ -189,73 +148,3 @@ func TestFirstDecisionsAreOfADeadNode(t *testing.T) {
 		})
 	}
 }
-
-// TestFunctionsOfTheClientHoldNobodyUp has a function among the client's options take its time for a new connection,
-// which a caller that sends its call itself would have to wait for.
-func TestFunctionsOfTheClientHoldNobodyUp(t *testing.T) {
-	t.Parallel()
-	const idle = 10 * time.Second
-	var slow atomic.Bool
-	pause := func() {
-		if slow.Load() {
-			time.Sleep(2 * time.Second)
-		}
-	}
-	for name, set := range map[string]func(*redis.Options){
-		"none": func(*redis.Options) {},
-		"OnConnect": func(o *redis.Options) {
-			o.OnConnect = func(context.Context, *redis.Conn) error { pause(); return nil }
-		},
-		"CredentialsProvider": func(o *redis.Options) {
-			o.CredentialsProvider = func() (string, string) { pause(); return "", "" }
-		},
-		"CredentialsProviderContext": func(o *redis.Options) {
-			o.CredentialsProviderContext = func(context.Context) (string, string, error) { pause(); return "", "", nil }
-		},
-		"StreamingCredentialsProvider": func(o *redis.Options) { o.StreamingCredentialsProvider = slowCredentials(pause) },
-		"Limiter":                      func(o *redis.Options) { o.Limiter = slowLimiter(pause) },
-		"Dialer": func(o *redis.Options) {
-			dial := o.Dialer
-			o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
-				pause()
-				return dial(ctx, network, addr)
-			}
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			slow.Store(false)
-			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-				options := redis.Options{Addr: "127.0.0.1:1", ContextTimeoutEnabled: true, ConnMaxIdleTime: idle, Dialer: b.Dial}
-				set(&options)
-				rdb := redis.NewClient(&options)
-				t.Cleanup(func() { _ = rdb.Close() }) // once no connection is on its way: go-redis 9.22 has a data race there
-				const timeout = 50 * time.Millisecond
-				limiter, _ := testkit.LoggedLimiter(t, rdb, ginlimit.WithTimeout(timeout))
-				allow := func() error {
-					start := time.Now()
-					_, err := limiter.Allow(t.Context(), "k", ginlimit.PerHour(1000))
-					require.LessOrEqual(t, time.Since(start), timeout+timeout/10)
-					return err
-				}
-				require.NoError(t, allow())
-				slow.Store(true)
-				time.Sleep(2 * idle) // and the next call makes a connection
-				if err := allow(); err != nil {
-					require.ErrorIs(t, err, ginlimit.ErrUnavailable)
-				}
-			})
-		})
-	}
-}
-
-type slowCredentials func()
-
-func (pause slowCredentials) Subscribe(auth.CredentialsListener) (auth.Credentials, auth.UnsubscribeFunc, error) {
-	pause()
-	return auth.NewBasicCredentials("", ""), func() error { return nil }, nil
-}
-
-type slowLimiter func()
-
-func (pause slowLimiter) Allow() error       { pause(); return nil }
-func (pause slowLimiter) ReportResult(error) {}

@@ -22,7 +22,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/dispatch"
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
@@ -140,79 +139,6 @@ func TestMixedDecisionsOnFewKeys(t *testing.T) {
 		require.GreaterOrEqual(t, taken, granted[k].Load())
 		require.LessOrEqual(t, taken, granted[k].Load()+unheard[k].Load())
 	}
-}
-
-// TestCallersLeaveAFrozenRedis has every caller back while Redis is still frozen.
-func TestCallersLeaveAFrozenRedis(t *testing.T) {
-	t.Parallel()
-	addr, process := testkit.StartRedisProcess(t)
-	limiter, limit := testkit.NewLimiter(t, testkit.Connect(t, addr)), ginlimit.PerHour(10)
-	_, err := limiter.Allow(t.Context(), "k", limit)
-	require.NoError(t, err)
-	require.NoError(t, process.Signal(syscall.SIGSTOP))
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
-	var all sync.WaitGroup
-	for i := range 100 {
-		all.Go(func() {
-			_, err := limiter.Allow(ctx, fmt.Sprint("client ", i), limit)
-			assert.ErrorIs(t, err, context.DeadlineExceeded)
-		})
-	}
-	all.Wait()
-	require.NoError(t, process.Signal(syscall.SIGCONT))
-	for i := range 100 { // at most two of them were on their way
-		r, err := limiter.Peek(t.Context(), fmt.Sprint("client ", i), limit)
-		require.NoError(t, err)
-		require.GreaterOrEqual(t, r.Remaining, 9)
-	}
-}
-
-func TestFullQueueIsUnavailable(t *testing.T) {
-	t.Parallel()
-	addr, process := testkit.StartRedisProcess(t)
-	limiter, limit := testkit.NewLimiter(t, testkit.Connect(t, addr)), ginlimit.PerHour(10)
-	_, err := limiter.Allow(t.Context(), "k", limit)
-	require.NoError(t, err)
-	require.NoError(t, process.Signal(syscall.SIGSTOP))
-	ctx, cancel := context.WithCancel(t.Context())
-	var all sync.WaitGroup
-	var full atomic.Int64
-	for range dispatch.MaxQueue + 1000 {
-		all.Go(func() {
-			if _, err := limiter.Allow(ctx, "k", limit); errors.Is(err, ginlimit.ErrUnavailable) {
-				full.Add(1)
-			}
-		})
-	}
-	require.True(t, testkit.BecomesTrue(ctx.Done(), func() bool { return full.Load() > 0 }))
-	cancel()
-	all.Wait()
-	require.NoError(t, process.Signal(syscall.SIGCONT))
-}
-
-// TestAbandonedCallsDoNotFillTheQueue has more callers give up than the queue holds.
-func TestAbandonedCallsDoNotFillTheQueue(t *testing.T) {
-	t.Parallel()
-	addr, process := testkit.StartRedisProcess(t)
-	limiter, limit := testkit.NewLimiter(t, testkit.Connect(t, addr)), ginlimit.PerHour(10)
-	_, err := limiter.Allow(t.Context(), "k", limit)
-	require.NoError(t, err)
-	require.NoError(t, process.Signal(syscall.SIGSTOP))
-	for range 5 {
-		ctx, cancel := context.WithCancel(t.Context())
-		var all sync.WaitGroup
-		for range dispatch.MaxQueue / 4 {
-			all.Go(func() {
-				_, err := limiter.Allow(ctx, "k", limit) // a few go to Redis themselves, and hear nothing
-				assert.ErrorContains(t, err, "ginlimit: ")
-				assert.NotContains(t, fmt.Sprint(err), "too many")
-			})
-		}
-		time.AfterFunc(20*time.Millisecond, cancel)
-		all.Wait()
-	}
-	require.NoError(t, process.Signal(syscall.SIGCONT))
 }
 
 func TestErrorsOfABatchTouchOnlyTheirCallers(t *testing.T) {

@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -169,78 +168,4 @@ func TestPingNamesTheCause(t *testing.T) {
 			})
 		})
 	}
-}
-
-// TestLogNamesTheCause: why the breaker opens, in the words of Ping. A part of a cluster or a ring does not open it.
-func TestLogNamesTheCause(t *testing.T) {
-	t.Parallel()
-	for name, row := range unusable(t) {
-		if strings.Contains(name, " of which ") {
-			continue
-		}
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				rdb := row.client()
-				defer time.Sleep(2 * time.Minute) // until calls that are late have ended
-				defer rdb.Close()
-				limiter, log := testkit.LoggedLimiter(t, rdb, ginlimit.WithTimeout(50*time.Millisecond))
-				for range 3 {
-					_, err := limiter.Allow(t.Context(), "k", ginlimit.PerHour(1))
-					require.ErrorIs(t, err, ginlimit.ErrUnavailable)
-					time.Sleep(100 * time.Millisecond)
-				}
-				require.NoError(t, limiter.Close())
-				require.Contains(t, log.String(), "circuit breaker open")
-				require.Contains(t, log.String(), row.want)
-				require.NotContains(t, log.String(), "secret")
-			})
-		})
-	}
-}
-
-// TestPingGoesByTheShardsOfNow: a shard that is dead may be gone once the ring leaves it out.
-func TestPingGoesByTheShardsOfNow(t *testing.T) {
-	t.Parallel()
-	addr, refused := miniredis.RunT(t).Addr(), testkit.RefusedAddr(t)
-	former := miniredis.NewMiniRedis()
-	require.NoError(t, former.Start())
-	defer former.Close()
-	synctest.Test(t, func(t *testing.T) {
-		rdb := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": addr, "b": former.Addr()}})
-		defer time.Sleep(2 * time.Minute) // until calls that are late have ended
-		defer rdb.Close()
-		limiter := testkit.NewLimiter(t, rdb, ginlimit.WithTimeout(50*time.Millisecond))
-		require.NoError(t, limiter.Ping(t.Context()))
-		former.Close()
-		require.ErrorIs(t, limiter.Ping(t.Context()), ginlimit.ErrUnavailable)
-		time.Sleep(20 * time.Second) // until the ring leaves it out
-		require.NoError(t, limiter.Ping(t.Context()))
-		rdb.SetAddrs(map[string]string{"a": addr, "c": refused})
-		require.ErrorContains(t, limiter.Ping(t.Context()), "connection refused")
-		rdb.SetAddrs(map[string]string{"a": addr})
-		require.NoError(t, limiter.Ping(t.Context()))
-		require.NoError(t, rdb.Close())
-		require.ErrorContains(t, limiter.Ping(t.Context()), "the client is closed")
-	})
-}
-
-// TestPingOfARingThatUsesNoShard: they answer, but the application's heartbeat says that they are down.
-func TestPingOfARingThatUsesNoShard(t *testing.T) {
-	t.Parallel()
-	addr := miniredis.RunT(t).Addr()
-	synctest.Test(t, func(t *testing.T) {
-		var up atomic.Bool
-		up.Store(true)
-		rdb := redis.NewRing(&redis.RingOptions{
-			Addrs: map[string]string{"a": addr}, HeartbeatFn: func(context.Context, *redis.Client) bool { return up.Load() },
-		})
-		defer time.Sleep(2 * time.Minute) // until calls that are late have ended
-		defer rdb.Close()
-		limiter := testkit.NewLimiter(t, rdb)
-		time.Sleep(20 * time.Second)
-		require.NoError(t, limiter.Ping(t.Context()))
-		up.Store(false)
-		time.Sleep(20 * time.Second)
-		require.ErrorContains(t, limiter.Ping(t.Context()), "all shards of the ring are down")
-	})
 }

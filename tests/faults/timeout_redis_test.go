@@ -4,7 +4,6 @@ package faults_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"syscall"
@@ -78,24 +77,6 @@ func TestTimeoutBoundsEveryDecision(t *testing.T) {
 				require.True(t, testkit.BecomesTrue(t.Context().Done(), works))
 			})
 		}
-	}
-}
-
-// TestCancelledCallerLeaves has callers leave a frozen Redis whose context has no deadline.
-func TestCancelledCallerLeaves(t *testing.T) {
-	t.Parallel()
-	addr, process := testkit.StartRedisProcess(t)
-	for name, rdb := range testkit.Clients(t, addr) {
-		limiter, limit := testkit.NewLimiter(t, rdb, ginlimit.WithTimeout(time.Hour)), ginlimit.PerHour(10)
-		_, err := limiter.Allow(t.Context(), "k", limit)
-		require.NoError(t, err)
-		require.NoError(t, process.Signal(syscall.SIGSTOP))
-		ctx, cancel := context.WithCancelCause(t.Context())
-		cancelled := time.AfterFunc(20*time.Millisecond, func() { cancel(errors.New("gone")) })
-		_, err = limiter.Allow(ctx, "k", limit)
-		require.ErrorIs(t, err, context.Canceled, name)
-		cancelled.Stop()
-		require.NoError(t, process.Signal(syscall.SIGCONT))
 	}
 }
 
