@@ -5,7 +5,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -133,23 +132,6 @@ func (m *movingSlot) arrive(t *testing.T) {
 		}
 	}
 	m.at = to
-}
-
-// agreed returns whether every node has heard from all others of what arrived.
-func (m *movingSlot) agreed(t *testing.T) func() bool {
-	return func() bool {
-		for _, node := range m.nodes {
-			shards, err := node.ClusterShards(t.Context()).Result()
-			if err != nil || !slices.ContainsFunc(shards, func(s redis.ClusterShard) bool {
-				return s.Nodes[0].ID == m.ids[m.at] && slices.ContainsFunc(s.Slots, func(r redis.SlotRange) bool {
-					return r.Start <= m.slot && m.slot <= r.End
-				})
-			}) {
-				return false
-			}
-		}
-		return true
-	}
 }
 
 // keyOfTheFirst returns a key whose buckets the first of so many nodes has.

@@ -29,6 +29,9 @@ import (
 // severalLimits are the limits of the policies "requests", at a cost of 1, and "tokens".
 var severalLimits = [2]ginlimit.Limit{ginlimit.PerDay(1).WithBurst(10), slowLimit}
 
+// severalNames are the names of these policies.
+var severalNames = [2]string{"requests", "tokens"}
+
 // clientsOf returns the indices of the buckets of a request: of its first policy, and of its second one.
 func clientsOf(o operation) [2]int { return [2]int{o.pair % 2, 2 + o.pair/2} }
 
@@ -66,7 +69,7 @@ var sequentialBuckets = porcupine.NondeterministicModel{
 			for i, r := range out.several {
 				want := ginlimit.Result{}
 				if denied == 0 || denied&(1<<i) > 0 {
-					want.Name, want.Allowed = slotNames[i], denied == 0
+					want.Name, want.Allowed = severalNames[i], denied == 0
 					want.Remaining = severalLimits[i].Burst - after[clientsOf(in)[i]]
 				}
 				if r.Name != want.Name || r.Allowed != want.Allowed || r.Remaining != want.Remaining {
@@ -94,7 +97,7 @@ type several struct {
 
 func newSeveral(l *testkit.Limiter) *several {
 	var p several
-	for i, name := range slotNames {
+	for i, name := range severalNames {
 		p.policies[i] = l.Must(name, severalLimits[i],
 			ginlimit.WithKey(func(c *gin.Context) (string, error) { return c.GetString(name), nil }),
 			ginlimit.WithCost(func(c *gin.Context) int { return c.GetInt("cost of " + name) }))
@@ -115,15 +118,15 @@ func (p *several) do(o operation) (out outcome, err error) {
 		c, _ := gin.CreateTestContext(httptest.NewRecorder())
 		c.Request = httptest.NewRequest(http.MethodGet, "/", nil)
 		for i, at := range clientsOf(o) {
-			c.Set(slotNames[i], client(at))
-			c.Set("cost of "+slotNames[i], severalCosts(o)[i])
+			c.Set(severalNames[i], client(at))
+			c.Set("cost of "+severalNames[i], severalCosts(o)[i])
 		}
 		p.handler(c)
 		if c.Writer.Status() == http.StatusServiceUnavailable {
 			err = ginlimit.ErrUnavailable
 		}
 		for _, r := range ginlimit.Results(c) {
-			for i, name := range slotNames {
+			for i, name := range severalNames {
 				if r.Name == name {
 					out.several[i] = r
 				}

@@ -41,10 +41,8 @@ const (
 	allowUpTo
 	peek
 	refund
-	end     // of the process, after which another one takes its place
 	reserve // followed by settle, if it is granted
 	settle  // twice at once, of which one counts
-	attempt // that gives back what it took
 )
 
 // operation is what a caller asked for.
@@ -135,8 +133,6 @@ func do(l *testkit.Limiter, o operation, limit ginlimit.Limit) (out outcome, err
 		out.result, err = l.Peek(ctx, o.key, limit)
 	case refund:
 		err = l.Refund(ctx, o.key, o.n, limit)
-	case end:
-		err = l.Close()
 	case reserve:
 		out.reservation, err = l.Reserve(ctx, o.key, o.n, limit)
 		out.result = out.reservation.Result()
@@ -201,7 +197,6 @@ type history struct {
 	verbs   []verb
 	callers int // of each process
 	keys    int // at a time
-	leases  bool
 	seed    uint64
 	// read is the client's ReadTimeout, which ends calls before the limiter's timeout does: those
 	// whose replies are lost end soon, so that there are answers between two disturbances.
@@ -234,10 +229,10 @@ func newHistory(t *testing.T, direct bool, opts ...ginlimit.LimiterOption) *hist
 	return h
 }
 
-// record has callers of all processes do random operations for a while. A process that ends has one caller.
+// record has callers of all processes do random operations for a while.
 func (h *history) record(t *testing.T, disturb disturbance) {
 	say(t, "seed %d", h.seed)
-	var answered, leased atomic.Int64
+	var answered atomic.Int64
 	var all sync.WaitGroup
 	var limiters []*testkit.Limiter
 	for range processes {
@@ -246,7 +241,7 @@ func (h *history) record(t *testing.T, disturb disturbance) {
 	start := time.Now()
 	goesOn := func() bool { // on a busy machine, until there is enough to check
 		passed := time.Since(start)
-		enough := answered.Load() >= linearizableAnswers && (!h.leases || leased.Load() > 0)
+		enough := answered.Load() >= linearizableAnswers
 		return passed < linearizableTime || !enough && passed < 10*linearizableTime
 	}
 	for process, limiter := range limiters {
@@ -254,7 +249,6 @@ func (h *history) record(t *testing.T, disturb disturbance) {
 			all.Go(func() {
 				caller := process*h.callers + j
 				random := rand.New(rand.NewPCG(h.seed, uint64(caller)))
-				used := map[string]bool{} // keys
 				for goesOn() {
 					// Keys change as time goes by and as calls are lost, so that the calls without an answer of one key are few.
 					in := operation{
@@ -263,7 +257,6 @@ func (h *history) record(t *testing.T, disturb disturbance) {
 						verb: h.verbs[random.IntN(len(h.verbs))], n: 1 + random.IntN(4), process: process,
 						pair: random.IntN(4),
 					}
-					used[in.key] = true
 					called := time.Since(start).Nanoseconds()
 					out, err := h.do(limiter, in, h.limit)
 					returned := time.Since(start).Nanoseconds()
@@ -273,18 +266,8 @@ func (h *history) record(t *testing.T, disturb disturbance) {
 						<-time.After(time.Duration(random.IntN(20)) * time.Millisecond)
 					} else {
 						answered.Add(1)
-						if out.result.Source == ginlimit.FromLease {
-							leased.Add(1)
-						}
 					}
-					keys := []string{in.key}
-					if in.verb == end {
-						keys, used = slices.Collect(maps.Keys(used)), map[string]bool{}
-						limiter = h.start()
-					}
-					for _, in.key = range keys {
-						h.add(porcupine.Operation{ClientId: caller, Input: in, Call: called, Output: out, Return: returned})
-					}
+					h.add(porcupine.Operation{ClientId: caller, Input: in, Call: called, Output: out, Return: returned})
 					<-time.After(time.Duration(random.IntN(3000)) * time.Microsecond)
 					if out.result.Granted > 0 && in.verb == reserve {
 						h.settle(t, caller, in, out.reservation, random, start)
@@ -298,10 +281,6 @@ func (h *history) record(t *testing.T, disturb disturbance) {
 		<-time.After(50 * time.Millisecond)
 	}
 	all.Wait()
-	if h.leases {
-		say(t, "%d decisions from leases", leased.Load())
-		require.Positive(t, leased.Load())
-	}
 }
 
 func (h *history) add(o porcupine.Operation) {

@@ -18,14 +18,6 @@ func (quiet) Printf(context.Context, string, ...any) {}
 func TestMain(m *testing.M) {
 	gin.SetMode(gin.TestMode)
 	redis.SetLogger(quiet{}) // servers are stopped on purpose
-	if addr := os.Getenv(levelsRedis); addr != "" {
-		serveLevels(addr, os.Getenv(levelsLog))
-		return
-	}
-	if addr := os.Getenv(leasingRedis); addr != "" {
-		serveLeasing(addr, os.Getenv(leasingLog))
-		return
-	}
 	if addr := os.Getenv(transportRedis); addr != "" {
 		serveTransport(addr, os.Getenv(transportURL))
 		return

@@ -17,8 +17,8 @@ import (
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
-// Leases of three processes on one hot key, where Redis is a cluster that changes or is far away:
-// guarantee 1 holds for every span of time, but for what a failover is documented to cost.
+// Three processes with leases ask for keys in waves while something happens: guarantee 1 holds for
+// every span of time, but for what a failover is documented to cost.
 
 const (
 	waveCallers = 4 // of each process
@@ -26,11 +26,6 @@ const (
 	wave        = 400 * time.Millisecond // first callers ask, then the bucket fills up again
 	waveLife    = 500 * time.Millisecond
 )
-
-// waveLimit is that of a key that all ask for, and is passed in the longer waves. The shorter ones
-// leave processes with leases, which outlive the time in which the bucket fills up: in the next
-// wave those tokens must not be used on top of it.
-var waveLimit = ginlimit.PerSecond(1000).WithBurst(200)
 
 // isHigh reports whether callers ask, so long after the start: for 20 ms to 180 ms of each wave.
 func isHigh(at time.Duration) bool {
@@ -122,74 +117,4 @@ func (c *crest) judge(t *testing.T, lost loss) {
 		require.ErrorIs(t, failed.err, ginlimit.ErrUnavailable)
 	}
 	say(t, "%d decisions from leases, %d failed", c.leased, len(c.failed))
-}
-
-// hot is one key under waveLimit.
-func hot(key string) map[string][]ginlimit.Limit {
-	return map[string][]ginlimit.Limit{key: {waveLimit}}
-}
-
-func TestLeasesWhileSlotsMigrate(t *testing.T) {
-	t.Parallel()
-	addrs := testkit.StartCluster(t, 3)
-	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs})
-	defer rdb.Close()
-	slot, moved := newMovingSlot(t, addrs, testkit.RedisKey("hot", waveLimit)), 0
-	c := ride(t, rdb, hot("hot"), testkit.Patient(), func(time.Time, []*testkit.Limiter) {
-		for i := 0; i < 3 || moved == 0 && i < 20; i++ { // a full bucket has no key to be moved
-			slot.depart(t)
-			pause(100 * time.Millisecond) // the bucket is asked for where it was, or at its new node if it was full
-			moved += slot.move(t)
-			pause(100 * time.Millisecond)
-			slot.arrive(t)
-			require.True(t, testkit.BecomesTrue(t.Context().Done(), slot.agreed(t)))
-		}
-	})
-	c.judge(t, loss{from: -1, to: -1})
-	for _, failed := range c.failed { // the bucket and its lease are on two nodes
-		require.ErrorContains(t, failed.err, "TRYAGAIN")
-	}
-	require.Positive(t, moved)
-	say(t, "the bucket has moved %d times", moved)
-}
-
-// TestLeasesWhileAMasterIsReplaced has the node of the hot key be killed. Its replica may not have
-// heard of the last charges: at worst the bucket starts full once more.
-func TestLeasesWhileAMasterIsReplaced(t *testing.T) {
-	t.Parallel()
-	s := masterKilled(t)
-	var lost loss
-	c := ride(t, s.rdb, hot(s.leased), ginlimit.WithTimeout(3*ginlimit.DefaultTimeout),
-		func(start time.Time, _ []*testkit.Limiter) {
-			lost = loss{from: time.Since(start), bursts: s.bursts}
-			s.fail()
-			s.mend()
-			limiter := testkit.NewLimiter(t, s.rdb, ginlimit.WithTimeout(3*ginlimit.DefaultTimeout))
-			require.True(t, testkit.BecomesTrue(t.Context().Done(), inRedis(limiter)))
-			lost.to = time.Since(start)
-		})
-	c.judge(t, lost)
-}
-
-// TestLeasesFarFromRedis has answers that take long: what comes back on the way must not be used.
-func TestLeasesFarFromRedis(t *testing.T) {
-	t.Parallel()
-	for name, distance := range map[string]func() time.Duration{
-		"5 ms":               func() time.Duration { return 5 * time.Millisecond },
-		"from 2 ms to 20 ms": func() time.Duration { return 2*time.Millisecond + rand.N(18*time.Millisecond) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			proxy, addr := testkit.StartProxy(t, testkit.StartRedis(t))
-			proxy.Delay.Store(int64(distance()))
-			c := ride(t, testkit.Connect(t, addr), hot("hot"), testkit.Patient(), func(start time.Time, _ []*testkit.Limiter) {
-				for time.Since(start) < 10*wave {
-					proxy.Delay.Store(int64(distance()))
-					pause(10 * time.Millisecond)
-				}
-			})
-			c.judge(t, loss{from: -1, to: -1})
-			require.Empty(t, c.failed)
-		})
-	}
 }
