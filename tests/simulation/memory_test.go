@@ -28,7 +28,7 @@ var simStrangersLimit = ginlimit.Limit{Rate: 1, Period: 59 * time.Second}
 
 // drawStrangers has memory be small.
 func (p *simPlan) drawStrangers(r *rand.Rand, length time.Duration) {
-	if p.moves || r.IntN(8) > 0 {
+	if r.IntN(8) > 0 {
 		return
 	}
 	p.strangers = append(p.strangers, upTo(r, length))

@@ -28,7 +28,6 @@ type simPlan struct {
 	begin           time.Time     // of the run, if that matters
 	calendars       []*simCalendar
 	settles         bool // calls reserve, and are settled
-	moves           bool // slots migrate, and nothing else happens
 	slots           bool // calls take slots of InFlight, of which the reference knows nothing
 	nodes           int  // masters; more than one are a cluster
 	processes       []simProcess
@@ -127,7 +126,6 @@ func newSimPlan(seed uint64) *simPlan {
 	for range pick(r, 0, 1, 1, 2, 3, 4) {
 		p.faults = append(p.faults, p.drawFault(r, length))
 	}
-	p.drawMoves(rand.New(rand.NewPCG(seed, 4)), length)
 	quiet := length
 	for _, f := range p.faults {
 		quiet = max(quiet, f.end())
@@ -137,17 +135,12 @@ func newSimPlan(seed uint64) *simPlan {
 	}
 	p.drawCalls(r, 5, quiet, simRecovery)
 	p.drawCalls(r, 20, quiet+simRecovery, simTail)
-	if p.algorithm != ginlimit.SlidingWindow && r.IntN(3) == 0 && !p.moves {
+	if p.algorithm != ginlimit.SlidingWindow && r.IntN(3) == 0 {
 		p.drawLeases(r, quiet)
 	}
 	p.drawBegin(ofCalendars, quiet)
 	p.drawStrangers(rand.New(rand.NewPCG(seed, 5)), length)
 	p.drawSettles(rand.New(rand.NewPCG(seed, 6)))
-	for i := range p.calls {
-		if c := &p.calls[i]; p.moves && c.op != "Wait" { // nobody leaves before it is known what was charged
-			c.patience = 0
-		}
-	}
 	slices.SortStableFunc(p.calls, func(a, b simCall) int { return cmp.Compare(a.at, b.at) })
 	return p
 }

@@ -9,7 +9,6 @@ import (
 	"os"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -45,8 +44,7 @@ import (
 // A quarter of the seeds are clusters of two or three masters. Slots migrate (migration_test.go),
 // nodes are gone and come back with their data or without, and a fault of one node leaves the keys
 // of others alone. The masters have one clock, learn of a slot's new owner all at once, and have no
-// replicas; a slot that migrates always arrives. In half of these plans nothing else happens
-// (moves_test.go).
+// replicas; a slot that migrates always arrives.
 //
 // Not checked: for a second after a process of a cluster was redirected, that its decisions are in time
 // ([simulation.redirected]); and of a plan in which slots migrate, that a fault of one node leaves the others alone.
@@ -135,9 +133,6 @@ func TestSimulation(t *testing.T) {
 	t.Cleanup(func() { t.Log(report()) })
 }
 
-// shrunk is set once a failing seed has been shrunk: the first one is enough to look at.
-var shrunk atomic.Bool
-
 // simulateSeed runs a seed, and fails the test if a guarantee is violated.
 func simulateSeed(t *testing.T, seed uint64) *simulation {
 	s := simulate(t, newSimPlan(seed))
@@ -145,11 +140,6 @@ func simulateSeed(t *testing.T, seed uint64) *simulation {
 	case len(s.violations) > 0:
 		t.Errorf("seed %d violates:\n%s\nreplay: go test ./tests/simulation -run TestSimulation -seed %d",
 			seed, strings.Join(s.violations, "\n"), seed)
-		if !oneSeed() && shrunk.CompareAndSwap(false, true) {
-			part := shrink(t, s)
-			t.Logf("the shortest run found that fails has %d calls and %d faults:\n%s",
-				len(part.plan.calls), len(part.plan.faults), part.describe())
-		}
 	case oneSeed():
 		t.Log("no guarantee is violated")
 	}
