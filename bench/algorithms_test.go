@@ -2,60 +2,15 @@ package bench
 
 import (
 	"fmt"
-	"net/http"
 	"slices"
-	"strconv"
-	"sync"
-	"sync/atomic"
 	"testing"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/bench/internal/peers"
 	"github.com/ginlimit/ginlimit/bench/internal/redisserver"
 	"github.com/ginlimit/ginlimit/bench/internal/redistest"
 )
 
 var algorithms = []ginlimit.Algorithm{ginlimit.TokenBucket, ginlimit.FixedWindow, ginlimit.SlidingWindow}
-
-// BenchmarkAlgorithms sends requests through Gin under each algorithm of ginlimit, a number of callers at a time.
-func BenchmarkAlgorithms(b *testing.B) {
-	for _, clients := range []int{1000, 1} {
-		for _, callers := range []int{1, 64} {
-			for _, a := range algorithms {
-				b.Run(fmt.Sprintf("clients=%d/callers=%d/%s", clients, callers, a.String()), func(b *testing.B) {
-					byAlgorithm(b, a, clients, callers)
-				})
-			}
-		}
-	}
-}
-
-func byAlgorithm(b *testing.B, a ginlimit.Algorithm, clients, callers int) {
-	const plenty = 1_000_000_000
-	rdb := redistest.Connect(b, redistest.Start(b))
-	limiter, err := ginlimit.NewLimiter(rdb, ginlimit.WithKey(peers.Client))
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer limiter.Close()
-	engine := peers.NewEngine(limiter.Handler("api", ginlimit.PerHour(plenty).WithAlgorithm(a)))
-	var all sync.WaitGroup
-	var next atomic.Int64
-	b.ReportAllocs()
-	b.ResetTimer()
-	for range callers {
-		c := peers.NewCaller(b.Context())
-		defer c.Close()
-		all.Go(func() {
-			for n := next.Add(1); n <= int64(b.N); n = next.Add(1) {
-				if status := c.Call(engine, "client "+strconv.Itoa(int(n)%clients)); status != http.StatusOK {
-					b.Errorf("status %d", status)
-				}
-			}
-		})
-	}
-	all.Wait()
-}
 
 // BenchmarkAlgorithmScript compares what one decision costs Redis: usec_per_call of each algorithm's script, in
 // batches, from INFO commandstats; and what a client costs it in memory, after one request and after a hundred.

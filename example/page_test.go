@@ -8,7 +8,6 @@ import (
 	"net/url"
 	"regexp"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -288,44 +287,6 @@ func TestResetWithoutRedis(t *testing.T) {
 	response := ask(r, "POST", "/play/reset?limit=5/m")
 	require.Equal(t, http.StatusServiceUnavailable, response.Code)
 	require.Equal(t, "the buckets cannot be reset without Redis\n", response.Body.String())
-}
-
-func TestRedisRemembersWhatItCounted(t *testing.T) {
-	r, _ := application(t, "")
-	for range 5 {
-		ask(r, "POST", "/login")
-	}
-	ask(r, "POST", "/redis/stop")
-	require.Equal(t, http.StatusOK, ask(r, "POST", "/login").Code, "by a bucket in the process")
-	ask(r, "POST", "/redis/start")
-	require.Eventually(t, func() bool {
-		return !play(t, r, "GET", "/play", slow, "").Processes[0][0].Local
-	}, time.Minute, 10*time.Millisecond)
-	require.Equal(t, http.StatusTooManyRequests, ask(r, "POST", "/login").Code)
-}
-
-func TestManyPlayAtOnce(t *testing.T) {
-	r, p := application(t, "")
-	var all sync.WaitGroup
-	for range 8 {
-		all.Go(func() { ask(r, "POST", "/redis/stop") })
-		all.Go(func() { ask(r, "POST", "/redis/start") })
-		all.Go(func() { ask(r, "POST", "/play?limit=5/s&n=3&via=1") })
-		all.Go(func() { ask(r, "GET", "/play?limit=5/2s") })
-	}
-	all.Wait()
-	require.JSONEq(t, `{"embedded": true, "running": true}`, ask(r, "POST", "/redis/start").Body.String())
-	require.NoError(t, p.redis.Set("key", "value"))
-	p.redis.Close()
-	p.redis.Close() // as when the application ends while it is stopped
-}
-
-func TestPortThatIsTakenKeepsRedisStopped(t *testing.T) {
-	r, p := application(t, "")
-	p.redis.running = false // though it still has the port
-	require.JSONEq(t, `{"embedded": true, "running": false}`, ask(r, "POST", "/redis/start").Body.String())
-	p.redis.Close()
-	require.JSONEq(t, `{"embedded": true, "running": true}`, ask(r, "POST", "/redis/start").Body.String())
 }
 
 func TestServerIsNotSwitched(t *testing.T) {

@@ -143,18 +143,6 @@ func TestHostileShares(t *testing.T) {
 	require.Equal(t, http.StatusOK, ask(r, "POST", "/play/shares?"+call).Code)
 }
 
-func TestSharesWithoutRedis(t *testing.T) {
-	r, _ := application(t, "")
-	ask(r, "POST", "/redis/stop")
-	response := ask(r, "POST", "/play/shares?"+sharesQuery("1", [3]int{100, 0, 1}, [3]string{"1", "1", "1"}))
-	require.Equal(t, http.StatusOK, response.Code)
-	var view sharesView
-	require.NoError(t, json.Unmarshal(response.Body.Bytes(), &view))
-	require.True(t, view.Answers[0].Local)
-	require.Positive(t, view.Answers[0].Denied)
-	require.Equal(t, 1, view.Answers[2].Admitted)
-}
-
 // TestCallsTakeTurns has more visitors than calls are answered at once, and one that leaves while it waits.
 func TestCallsTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -112,63 +112,6 @@ func TestBurst(t *testing.T) {
 	})
 }
 
-func TestTextsAreOfTheLimit(t *testing.T) {
-	t.Parallel()
-	program := example(t, "")
-	p := open(t, program.address, mayReadClipboard())
-	p.limit5PerMinute()
-	p.press("#burst", kb.ArrowRight, 4)
-	for i, c := range []struct{ lane, text, code, query string }{
-		{"token-bucket", "5/m burst 9", `router.Use(limiter.Handler("all", ginlimit.PerMinute(5).WithBurst(9)))`,
-			"limit=5/m+burst+9"},
-		{"fixed-window", "5/m fixed-window",
-			`router.Use(limiter.Handler("all", ginlimit.PerMinute(5).WithAlgorithm(ginlimit.FixedWindow)))`,
-			"limit=5/m&algorithm=fixed-window"},
-		{"sliding-window", "5/m sliding-window",
-			`router.Use(limiter.Handler("all", ginlimit.PerMinute(5).WithAlgorithm(ginlimit.SlidingWindow)))`,
-			"limit=5/m&algorithm=sliding-window"},
-	} {
-		p.click("[name=closer][value=" + c.lane + "]")
-		curl := "curl -i 'http://" + program.address + "/try?" + c.query + "'"
-		for id, want := range map[string]string{"text": c.text, "code": c.code, "curl": curl} {
-			p.until(want, fmt.Sprintf(`$(%q).textContent === %q`, id, want))
-			p.click("[data-copy=" + id + "]")
-			p.until("copied", fmt.Sprintf(`document.querySelector('[data-copy=%s]').firstChild.data === 'Copied'`, id))
-			p.run(`window.copied = undefined; navigator.clipboard.readText().then(text => { window.copied = text })`)
-			p.until("what was copied", fmt.Sprintf(`window.copied === %q`, want))
-		}
-		before := p.left(c.lane)
-		get(t, regexp.MustCompile(`http://[^']*`).FindString(curl), http.StatusOK)
-		p.until("the terminal took a token",
-			fmt.Sprintf(`Number(document.querySelector('#%s .left b').textContent) === %d`, c.lane, before-1))
-		require.Equal(t, counts{}, p.counts(lanes[i]), "the page sent nothing")
-	}
-	require.Equal(t, "5/m burst 9", p.text("#limit"))
-}
-
-func TestTokensComeBack(t *testing.T) {
-	t.Parallel()
-	p := open(t, example(t, "").address)
-	p.until("full", `document.querySelectorAll('.lane.full').length === 3`)
-	p.burst10()
-	p.until("the bucket has 3 of 10", `document.querySelector('#token-bucket .left b').textContent === '3'`)
-	p.until("the water is as high", `(() => {
-		const y = Number(document.querySelector('#token-bucket .water').getAttribute('transform').match(/ ([\d.]+)\)/)[1])
-		return Math.abs((115 - y) / 93 * 10 - lanes[0].seen.left(seconds())) < .6
-	})()`)
-	require.Equal(t, "the next one passes", p.text("#token-bucket .wait"))
-	for _, lane := range lanes {
-		p.until("full again", `document.getElementById('`+lane+`').classList.contains('full')`)
-		require.Equal(t, "the next one passes", p.text("#"+lane+" .wait"))
-	}
-	p.until("the last answer is true to the present",
-		`document.querySelector('[data-name=Status]').cells[2].textContent === '200'`)
-	p.drawn()
-	require.Equal(t, "10", p.field("X-RateLimit-Remaining", 2))
-	require.Equal(t, "0 s", p.field("X-RateLimit-Reset", 2))
-	require.Equal(t, "0", p.field("X-RateLimit-Remaining", 1), "what was sent stays")
-}
-
 func TestProcessesAndRedis(t *testing.T) {
 	t.Parallel()
 	p := open(t, example(t, "").address)
@@ -216,34 +159,6 @@ func TestProcessesAndRedis(t *testing.T) {
 		require.Regexp(t, "^A sees [2-5]$", shared[0], "Redis remembers")
 		require.Equal(t, "B"+shared[0][1:], shared[1])
 	}
-}
-
-func TestSteadyTrafficAndChanges(t *testing.T) {
-	t.Parallel()
-	p := open(t, example(t, "").address)
-	total := func() int { c := p.counts("token-bucket"); return c.admitted + c.denied }
-	p.press("#traffic", kb.ArrowRight, 20)
-	require.Equal(t, "20 a second", p.text("#traffic-value"))
-	p.until("both kinds", `lanes.every(lane => lane.admitted > 5 && lane.denied > 5)`)
-	for _, slider := range []string{"rate", "burst", "period"} { // while requests are under way
-		p.press("#"+slider, kb.ArrowRight, 2)
-		before := total()
-		p.until("it goes on", fmt.Sprintf(`lanes[0].admitted + lanes[0].denied > %d`, before))
-	}
-	require.Equal(t, "7/15s burst 12", p.text("#limit"))
-	p.until("the server knows", `document.querySelector('#token-bucket .left span').textContent === 'left of 12'
-		&& document.querySelector('#fixed-window .left span').textContent === 'left of 7' && $('text').textContent === '7/15s burst 12'`)
-	p.press("#traffic", kb.Home, 1)
-	require.Equal(t, "off", p.text("#traffic-value"))
-	p.until("all are answered", `!sending && waiting === 0 && due < 1`)
-	before := total()
-	looks := eval[float64](p, `lanes[0].seen.at`)
-	p.until("it looks again", fmt.Sprintf(`lanes[0].seen.at > %f + 1`, looks))
-	require.Equal(t, before, total(), "no traffic")
-	require.Equal(t, total(), func() int {
-		c := p.counts("sliding-window")
-		return c.admitted + c.denied
-	}(), "the same requests")
 }
 
 func TestKeyboard(t *testing.T) {
@@ -330,37 +245,6 @@ func TestEverySize(t *testing.T) {
 			require.Contains(t, p.text("#age"), "via A")
 		})
 	}
-}
-
-func TestPhone(t *testing.T) {
-	t.Parallel()
-	p := open(t, example(t, "").address, chromedp.EmulateViewport(360, 740, chromedp.EmulateMobile, chromedp.EmulateTouch))
-	require.GreaterOrEqual(t, eval[float64](p, `Math.min(...[...document.querySelectorAll('button, fieldset label')]
-		.filter(e => e.checkVisibility()).map(e => e.offsetHeight))`), 44.0, "for a finger")
-	p.run(`$('lanes').scrollIntoView()`)
-	p.until("buttons and lanes are seen at once", `(() => {
-		const box = selector => document.querySelector(selector).getBoundingClientRect()
-		return box('[data-send]').top >= 0 && box('#redis').top >= 0 && box('#redis').bottom <= box('#requests').bottom
-			&& box('#requests').bottom <= box('#token-bucket h2').top && box('#fixed-window .now').bottom < innerHeight
-	})()`)
-	p.send(10)
-	require.Equal(t, 10, p.counts("fixed-window").denied+p.counts("fixed-window").admitted)
-}
-
-func TestReducedMotion(t *testing.T) {
-	t.Parallel()
-	p := open(t, example(t, "").address, prefers("reduced-motion", "reduce"))
-	p.send(10)
-	require.Zero(t, eval[int](p, `document.getAnimations().length`))
-	p.until("the water steps by whole tokens", `lanes[0].seen.left(seconds()) % 1 > .3 && lanes[0].shown % 1 === 0`)
-}
-
-func TestServerHasNoSwitch(t *testing.T) {
-	t.Parallel()
-	p := open(t, example(t, "redis://127.0.0.1:1").address) // where none is: the page tells of that as well
-	p.degraded()
-	p.send(10)
-	require.False(t, eval[bool](p, `$('redis').checkVisibility()`))
 }
 
 func TestApplicationRestarts(t *testing.T) {

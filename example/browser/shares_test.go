@@ -102,25 +102,6 @@ func TestShares(t *testing.T) {
 	require.Zero(t, p.counts("token-bucket").admitted, "the algorithms are apart")
 }
 
-// TestSharesByTab comes to each control by Tab, in the order in which one reads them.
-func TestSharesByTab(t *testing.T) {
-	t.Parallel()
-	p := open(t, example(t, "").address)
-	p.do(chromedp.Focus(chromedp.CSS("[data-copy=curl]")))
-	for _, tenant := range []string{"acme", "beta", "core"} {
-		p.tabTo(tenant + "-asks")
-		p.do(chromedp.KeyEvent(kb.ArrowRight))
-		require.Equal(t, "5 a second", p.text("#"+tenant+" output"))
-		p.tabTo("")
-		require.Equal(t, tenant+"-weight", eval[string](p, `document.activeElement.name`))
-	}
-	for _, button := range []string{"200 10 0", "300 200 100", "0 0 0"} {
-		p.tabTo("")
-		p.do(chromedp.KeyEvent(kb.Enter))
-		require.Equal(t, button, eval[string](p, `tenants.map(t => t.asks).join(' ')`))
-	}
-}
-
 // TestSharesInEverySize has axe look at the view while it draws, down to 320 pixels.
 func TestSharesInEverySize(t *testing.T) {
 	t.Parallel()
@@ -154,15 +135,4 @@ func TestSharesInEverySize(t *testing.T) {
 			}
 		})
 	}
-}
-
-func TestSharesInReducedMotion(t *testing.T) {
-	t.Parallel()
-	p := open(t, example(t, "").address, prefers("reduced-motion", "reduce"))
-	p.click("#shares [data-asks='200 10 0']")
-	p.until("drawn", `document.querySelector('[data-tenant=beta] .share-line')?.getAttribute('d').length > 100`)
-	require.Zero(t, eval[int](p, `document.getAnimations().length`))
-	p.run(`window.draws = []
-		new MutationObserver(() => draws.push(seconds())).observe($('shares-lines'), { childList: true })`)
-	p.until("it is drawn twice a second at most", `draws.length > 3 && draws.slice(1).every((t, i) => t - draws[i] > .4)`)
 }
