@@ -33,6 +33,24 @@ var (
 	ok           = testkit.OK
 )
 
+// exampleServer returns a router that trusts no proxy, and a client of a Redis in the process.
+func exampleServer() (router *gin.Engine, rdb *redis.Client, stop func()) {
+	rdb, stop = exampleRedis()
+	router = gin.New()
+	_ = router.SetTrustedProxies(nil)
+	return router, rdb, stop
+}
+
+// exampleLimiter is exampleServer with a limiter on its Redis.
+func exampleLimiter() (router *gin.Engine, limiter *ginlimit.Limiter, stop func()) {
+	router, rdb, stopRedis := exampleServer()
+	limiter, err := ginlimit.NewLimiter(rdb)
+	if err != nil {
+		panic(err)
+	}
+	return router, limiter, func() { _ = limiter.Close(); stopRedis() }
+}
+
 func ExampleNew() {
 	rdb, stop := exampleRedis()
 	defer stop()
@@ -76,10 +94,8 @@ func ExampleLimiter_Handler() {
 }
 
 func ExampleWithRefund() {
-	rdb, stop := exampleRedis()
+	router, rdb, stop := exampleServer()
 	defer stop()
-	router := gin.New()
-	_ = router.SetTrustedProxies(nil)
 	logIn := func(c *gin.Context) {
 		if c.Query("password") != "right" {
 			c.Set("login failed", true)
@@ -103,15 +119,8 @@ func ExampleWithRefund() {
 }
 
 func ExampleFirstOf() {
-	rdb, stop := exampleRedis()
+	router, limiter, stop := exampleLimiter()
 	defer stop()
-	router := gin.New()
-	_ = router.SetTrustedProxies(nil)
-	limiter, err := ginlimit.NewLimiter(rdb)
-	if err != nil {
-		panic(err)
-	}
-	defer limiter.Close()
 	plans, err := limiter.NewPlans("plans", time.Minute, func(_ context.Context, key string) ([]ginlimit.Limit, error) {
 		if key != "paying" { // a query, in an application
 			return nil, ginlimit.ErrUnknownClient
@@ -145,13 +154,8 @@ func ExampleFirstOf() {
 }
 
 func ExampleLimiter_Policy() {
-	rdb, stop := exampleRedis()
+	_, limiter, stop := exampleLimiter()
 	defer stop()
-	limiter, err := ginlimit.NewLimiter(rdb)
-	if err != nil {
-		panic(err)
-	}
-	defer limiter.Close()
 	router := gin.New()
 	logins, err := limiter.Policy("login", ginlimit.PerHour(5),
 		ginlimit.WithKey(ginlimit.ByHeader("X-User")))
@@ -179,15 +183,8 @@ func ExampleLimiter_Policy() {
 }
 
 func ExampleWithDryRun() {
-	rdb, stop := exampleRedis()
+	router, limiter, stop := exampleLimiter()
 	defer stop()
-	limiter, err := ginlimit.NewLimiter(rdb)
-	if err != nil {
-		panic(err)
-	}
-	defer limiter.Close()
-	router := gin.New()
-	_ = router.SetTrustedProxies(nil)
 	router.Use(limiter.Handler("100/m", ginlimit.PerMinute(100)),
 		limiter.Handler("stricter", ginlimit.PerMinute(1), ginlimit.WithDryRun()))
 	router.GET("/", func(c *gin.Context) {
@@ -232,10 +229,8 @@ func ExampleWithObserver() {
 }
 
 func ExampleWithCost() {
-	rdb, stop := exampleRedis()
+	router, rdb, stop := exampleServer()
 	defer stop()
-	router := gin.New()
-	_ = router.SetTrustedProxies(nil)
 	router.GET("/search", ginlimit.New(rdb, "search", ginlimit.PerMinute(100), ginlimit.WithCost(func(c *gin.Context) int {
 		if c.Query("deep") != "" {
 			return 10
@@ -250,10 +245,8 @@ func ExampleWithCost() {
 }
 
 func ExampleWithAllowList() {
-	rdb, stop := exampleRedis()
+	router, rdb, stop := exampleServer()
 	defer stop()
-	router := gin.New()
-	_ = router.SetTrustedProxies(nil)
 	router.GET("/", ginlimit.New(rdb, "all", ginlimit.PerMinute(1),
 		ginlimit.WithAllowList(netip.MustParsePrefix("10.0.0.0/8")),
 		ginlimit.WithDenyList(netip.MustParsePrefix("192.0.2.0/24"))), ok)
@@ -271,10 +264,8 @@ func ExampleWithAllowList() {
 
 // An answer of your own. The status 429 and the headers are set.
 func ExampleWithDeniedHandler() {
-	rdb, stop := exampleRedis()
+	router, rdb, stop := exampleServer()
 	defer stop()
-	router := gin.New()
-	_ = router.SetTrustedProxies(nil)
 	router.GET("/", ginlimit.New(rdb, "all", ginlimit.PerMinute(1),
 		ginlimit.WithDeniedHandler(func(c *gin.Context, r ginlimit.Result) {
 			c.JSON(c.Writer.Status(), gin.H{"error": "slow down", "seconds": int(math.Ceil(r.RetryAfter.Seconds()))})
@@ -292,10 +283,8 @@ func ExampleWithDeniedHandler() {
 
 // Strangers get through. All other errors have the default's status, and a body of the application's own.
 func ExampleWithErrorHandler() {
-	rdb, stop := exampleRedis()
+	router, rdb, stop := exampleServer()
 	defer stop()
-	router := gin.New()
-	_ = router.SetTrustedProxies(nil)
 	router.GET("/", ginlimit.New(rdb, "all", ginlimit.PerMinute(1), ginlimit.WithKey(ginlimit.ByHeader("X-Api-Key")),
 		ginlimit.WithErrorHandler(func(c *gin.Context, err error) {
 			if errors.Is(err, ginlimit.ErrNoKey) {
@@ -335,10 +324,8 @@ func ExampleErrorStatus() {
 
 // For an access log.
 func ExampleFromContext() {
-	rdb, stop := exampleRedis()
+	router, rdb, stop := exampleServer()
 	defer stop()
-	router := gin.New()
-	_ = router.SetTrustedProxies(nil)
 	router.Use(func(c *gin.Context) {
 		c.Next()
 		if r, ok := ginlimit.FromContext(c); ok {
@@ -356,10 +343,8 @@ func ExampleFromContext() {
 }
 
 func ExampleWithSkip() {
-	rdb, stop := exampleRedis()
+	router, rdb, stop := exampleServer()
 	defer stop()
-	router := gin.New()
-	_ = router.SetTrustedProxies(nil)
 	router.Use(ginlimit.New(rdb, "all", ginlimit.PerMinute(1),
 		ginlimit.WithSkip(func(c *gin.Context) bool { return c.Request.URL.Path == "/health" })))
 	router.GET("/", ok)
@@ -388,10 +373,8 @@ func ExampleKey() {
 
 // The API key where there is one, and else the address.
 func ExampleByAny() {
-	rdb, stop := exampleRedis()
+	router, rdb, stop := exampleServer()
 	defer stop()
-	router := gin.New()
-	_ = router.SetTrustedProxies(nil)
 	router.GET("/", ginlimit.New(rdb, "all", ginlimit.PerMinute(2),
 		ginlimit.WithKey(ginlimit.ByAny(ginlimit.ByHeader("X-Api-Key"), ginlimit.ByClientIP))), ok)
 	request(router, "GET", "/", "203.0.113.7", "X-Api-Key", "a")
@@ -418,13 +401,8 @@ func examplePolicy(name string, limit ginlimit.Limit) *ginlimit.Policy {
 
 // A bucket of 10 that gains a token every 2 seconds, per user and outside HTTP (system D).
 func ExamplePolicy_Allow() {
-	rdb, stop := exampleRedis()
+	_, limiter, stop := exampleLimiter()
 	defer stop()
-	limiter, err := ginlimit.NewLimiter(rdb)
-	if err != nil {
-		panic(err)
-	}
-	defer limiter.Close()
 	policy, err := limiter.Policy("users", ginlimit.Per(1, 2*time.Second).WithBurst(10))
 	if err != nil {
 		panic(err)
@@ -481,15 +459,8 @@ func ExampleWithFailureMode() {
 }
 
 func ExampleLimit_WithAlgorithm() {
-	rdb, stop := exampleRedis()
+	router, limiter, stop := exampleLimiter()
 	defer stop()
-	limiter, err := ginlimit.NewLimiter(rdb)
-	if err != nil {
-		panic(err)
-	}
-	defer limiter.Close()
-	router := gin.New()
-	_ = router.SetTrustedProxies(nil)
 
 	router.GET("/", limiter.Handler("all", ginlimit.PerMinute(100)), ok) // a token bucket
 	router.POST("/export", limiter.Handler("export", ginlimit.PerDay(1).WithAlgorithm(ginlimit.FixedWindow)), ok)
@@ -600,15 +571,8 @@ func ExamplePolicy_Reset() {
 
 // Reports are slow: each client has two at a time, in all processes, and a hundred an hour.
 func ExampleInFlight() {
-	rdb, stop := exampleRedis()
+	router, limiter, stop := exampleLimiter()
 	defer stop()
-	limiter, err := ginlimit.NewLimiter(rdb)
-	if err != nil {
-		panic(err)
-	}
-	defer limiter.Close()
-	router := gin.New()
-	_ = router.SetTrustedProxies(nil)
 
 	report := func(c *gin.Context) { // asks for another one while it is served
 		request(router, "GET", "/report?depth="+c.Query("depth")+"1", "203.0.113.7")
@@ -626,13 +590,8 @@ func ExampleInFlight() {
 
 // Outside HTTP: three workers at a time for each customer.
 func ExamplePolicy_Reserve_slots() {
-	rdb, stop := exampleRedis()
+	_, limiter, stop := exampleLimiter()
 	defer stop()
-	limiter, err := ginlimit.NewLimiter(rdb)
-	if err != nil {
-		panic(err)
-	}
-	defer limiter.Close()
 
 	jobs, err := limiter.Policy("jobs", ginlimit.InFlight(3))
 	if err != nil {
@@ -651,15 +610,8 @@ func ExamplePolicy_Reserve_slots() {
 
 // Five failed logins within 15 minutes, then a ban of an hour, of two, of four, up to a day.
 func ExampleWithBan() {
-	rdb, stop := exampleRedis()
+	router, limiter, stop := exampleLimiter()
 	defer stop()
-	limiter, err := ginlimit.NewLimiter(rdb)
-	if err != nil {
-		panic(err)
-	}
-	defer limiter.Close()
-	router := gin.New()
-	_ = router.SetTrustedProxies(nil)
 
 	logIn := func(c *gin.Context) { // the status is the same if the password is right
 		c.Set("login failed", true)
@@ -686,15 +638,8 @@ func ExampleWithBan() {
 // A gateway to a language model: a request takes the tokens of its prompt at first, and what the
 // answer took in the end.
 func ExampleWithSettle() {
-	rdb, stop := exampleRedis()
+	router, limiter, stop := exampleLimiter()
 	defer stop()
-	limiter, err := ginlimit.NewLimiter(rdb)
-	if err != nil {
-		panic(err)
-	}
-	defer limiter.Close()
-	router := gin.New()
-	_ = router.SetTrustedProxies(nil)
 
 	// complete streams an answer, and counts its tokens.
 	complete := func(c *gin.Context) {
@@ -723,13 +668,8 @@ func ExampleWithSettle() {
 
 // A job whose cost is known when it is done.
 func ExamplePolicy_Reserve() {
-	rdb, stop := exampleRedis()
+	_, limiter, stop := exampleLimiter()
 	defer stop()
-	limiter, err := ginlimit.NewLimiter(rdb)
-	if err != nil {
-		panic(err)
-	}
-	defer limiter.Close()
 	policy, err := limiter.Policy("units", ginlimit.PerDay(1000))
 	if err != nil {
 		panic(err)
@@ -787,15 +727,8 @@ func ExampleWithFloor() {
 }
 
 func ExampleWithHeaders() {
-	rdb, stop := exampleRedis()
+	router, limiter, stop := exampleLimiter()
 	defer stop()
-	limiter, err := ginlimit.NewLimiter(rdb)
-	if err != nil {
-		panic(err)
-	}
-	defer limiter.Close()
-	router := gin.New()
-	_ = router.SetTrustedProxies(nil)
 	router.GET("/", limiter.Handler("search", ginlimit.PerMinute(2),
 		ginlimit.WithLimits(ginlimit.PerDay(1000)),
 		ginlimit.WithHeaders(ginlimit.XRateLimit|ginlimit.RateLimitDraft)), ok)
@@ -851,13 +784,8 @@ func ExampleWithHeaderFunc() {
 
 // The same of a plan, whose quota is -1 if it is unlimited and 0 if it is prohibited (system C).
 func ExampleWithHeaderFunc_plan() {
-	rdb, stop := exampleRedis()
+	_, limiter, stop := exampleLimiter()
 	defer stop()
-	limiter, err := ginlimit.NewLimiter(rdb)
-	if err != nil {
-		panic(err)
-	}
-	defer limiter.Close()
 	quotas := map[string]int{"ordinary": 10, "unlimited": -1, "prohibited": 0}
 	plan := func(_ context.Context, client string) ([]ginlimit.Limit, error) {
 		return []ginlimit.Limit{ginlimit.PerMinute(quotas[client])}, nil
@@ -969,15 +897,8 @@ func ExampleByClientIP_forged() {
 }
 
 func ExampleAllOf() {
-	rdb, stop := exampleRedis()
+	router, limiter, stop := exampleLimiter()
 	defer stop()
-	limiter, err := ginlimit.NewLimiter(rdb)
-	if err != nil {
-		panic(err)
-	}
-	defer limiter.Close()
-	router := gin.New()
-	_ = router.SetTrustedProxies(nil)
 	policy := func(name string, opts ...ginlimit.PolicyOption) *ginlimit.Policy {
 		p, err := limiter.Policy(name, opts...)
 		if err != nil {
@@ -1005,10 +926,8 @@ func ExampleAllOf() {
 
 // Each user of each tenant.
 func ExampleByAll() {
-	rdb, stop := exampleRedis()
+	router, rdb, stop := exampleServer()
 	defer stop()
-	router := gin.New()
-	_ = router.SetTrustedProxies(nil)
 	router.GET("/:tenant", ginlimit.New(rdb, "all", ginlimit.PerMinute(2),
 		ginlimit.WithKey(ginlimit.ByAll(ginlimit.ByParam("tenant"), ginlimit.ByHeader("X-User")))), ok)
 	request(router, "GET", "/a", "203.0.113.7", "X-User", "1")
@@ -1024,10 +943,8 @@ func ExampleByAll() {
 
 // Whole networks count as one client.
 func ExampleByClientIPPrefix() {
-	rdb, stop := exampleRedis()
+	router, rdb, stop := exampleServer()
 	defer stop()
-	router := gin.New()
-	_ = router.SetTrustedProxies(nil)
 	router.GET("/", ginlimit.New(rdb, "all", ginlimit.PerMinute(2),
 		ginlimit.WithKey(ginlimit.ByClientIPPrefix(24, 48))), ok)
 
@@ -1042,13 +959,8 @@ func ExampleByClientIPPrefix() {
 }
 
 func ExampleLimiter_NewPlans() {
-	rdb, stop := exampleRedis()
+	_, limiter, stop := exampleLimiter()
 	defer stop()
-	limiter, err := ginlimit.NewLimiter(rdb)
-	if err != nil {
-		panic(err)
-	}
-	defer limiter.Close()
 	router := gin.New()
 	database := map[string]int{"free": 2, "paying": 1000}
 
@@ -1118,15 +1030,8 @@ func ExampleParseLimit() {
 
 // Ten in a minute and a hundred in a day: both must allow, or neither is charged.
 func ExampleLimiter_Handler_several() {
-	rdb, stop := exampleRedis()
+	router, limiter, stop := exampleLimiter()
 	defer stop()
-	limiter, err := ginlimit.NewLimiter(rdb)
-	if err != nil {
-		panic(err)
-	}
-	defer limiter.Close()
-	router := gin.New()
-	_ = router.SetTrustedProxies(nil)
 	router.GET("/", limiter.Handler("all", ginlimit.PerMinute(10), ginlimit.PerDay(2)), ok)
 
 	for range 3 {
@@ -1141,15 +1046,8 @@ func ExampleLimiter_Handler_several() {
 // Ten at once, two a second, and a quota for each month of the customer's time zone: all must
 // allow, or none is charged.
 func ExamplePerCalendar() {
-	rdb, stop := exampleRedis()
+	router, limiter, stop := exampleLimiter()
 	defer stop()
-	limiter, err := ginlimit.NewLimiter(rdb)
-	if err != nil {
-		panic(err)
-	}
-	defer limiter.Close()
-	router := gin.New()
-	_ = router.SetTrustedProxies(nil)
 	berlin, err := time.LoadLocation("Europe/Berlin")
 	if err != nil {
 		panic(err)
