@@ -26,42 +26,6 @@ func onEveryShare(t *testing.T, test func(t *testing.T, of func(tenant string, w
 	})
 }
 
-// takes returns how many tokens a tenant gets in a time, asking for cost tokens every 10 ms.
-func takes(t *testing.T, p *ginlimit.Policy, cost int, d time.Duration) (tokens int) {
-	t.Helper()
-	for start := time.Now(); time.Since(start) < d; time.Sleep(10 * time.Millisecond) {
-		r, err := p.AllowN(t.Context(), "model", cost)
-		require.NoError(t, err)
-		tokens += r.Granted
-	}
-	return tokens
-}
-
-// TestLiteLLMLoneKeyReachesAllOfTheRate: a lone key tops out at the threshold, and never reaches 100 %
-// (BerriAI/litellm-docs#735).
-func TestLiteLLMLoneKeyReachesAllOfTheRate(t *testing.T) {
-	t.Parallel()
-	onEveryShare(t, func(t *testing.T, of func(string, int) *ginlimit.Policy) {
-		got := takes(t, of("lone", 1), 10, 20*time.Second)
-		require.InDelta(t, 2000+400, got, 20, "the rate for 20 s and half the burst")
-	})
-}
-
-// TestLiteLLMKnownKeysThatAreIdleLimitNobody: keys were limited to 25 %, the default reservation
-// (BerriAI/litellm#19092). Four keys are known here, and were active; one is now.
-func TestLiteLLMKnownKeysThatAreIdleLimitNobody(t *testing.T) {
-	t.Parallel()
-	onEveryShare(t, func(t *testing.T, of func(string, int) *ginlimit.Policy) {
-		for range 10 {
-			for i := range 4 {
-				takes(t, of(fmt.Sprint("key ", i), 1), 10, 10*time.Millisecond)
-			}
-		}
-		time.Sleep(5 * time.Second)
-		require.InDelta(t, 2000+400, takes(t, of("key 0", 1), 10, 20*time.Second), 20)
-	})
-}
-
 // TestLiteLLMReservationsUnderLoadAreAllCounted: limit and reservations were skipped silently, and teams
 // passed the model's capacity (BerriAI/litellm#35422). Here 200 callers reserve and settle at once, and
 // together never have more than there is.
