@@ -13,7 +13,7 @@ import (
 type question struct {
 	policy   *Policy
 	observed observation
-	set      *limitSet
+	set      *policyLimits
 	asks     [1]engine.Ask
 	answers  [1]engine.Answer
 	request  engine.Request

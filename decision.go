@@ -32,7 +32,7 @@ type part struct {
 	asked  bool  // it has everything that a decision needs
 	phase  phase
 	n      int // tokens that the request takes
-	limits *limitSet
+	limits *policyLimits
 	ask    *engine.Ask // nil if nobody is asked
 	answer *engine.Answer
 	result Result
@@ -70,8 +70,8 @@ func (s *requestState) ask(c *gin.Context) (failed *part, why failure) {
 func (t *part) prepare(c *gin.Context, s *requestState) (ask engine.Ask, why failure) {
 	p := t.policy
 	s.asking = p
-	if t.n = 1; p.cost != nil {
-		t.n = p.cost(c)
+	if t.n = 1; p.asks.cost != nil {
+		t.n = p.asks.cost(c)
 	}
 	if err := checkCost(t.n); err != nil {
 		return ask, failure{err: err}
@@ -92,9 +92,9 @@ func (t *part) prepare(c *gin.Context, s *requestState) (ask engine.Ask, why fai
 	if t.limits.rules.Divided() {
 		ask.Tenant = tenant
 	}
-	ask.N, ask.Report, ask.Settles = int64(t.n), p.report(), p.settleFunc != nil
+	ask.N, ask.Report, ask.Settles = int64(t.n), p.report(), p.asks.settle != nil
 	if !p.dryRun {
-		ask.Queue = engine.Queue{Length: p.queue, Wait: p.queueWait}
+		ask.Queue = p.asks.queue
 	}
 	t.asked = true
 	return ask, failure{}
@@ -103,9 +103,9 @@ func (t *part) prepare(c *gin.Context, s *requestState) (ask engine.Ask, why fai
 // report returns which statuses a response needs.
 func (p *Policy) report() rules.Report {
 	switch {
-	case p.headerFunc != nil:
+	case p.answers.headerFunc != nil:
 		return rules.ReportFull
-	case p.headers&RateLimitDraft != 0:
+	case p.answers.headers&RateLimitDraft != 0:
 		return rules.ReportEvery
 	}
 	return rules.ReportDenying
@@ -246,7 +246,7 @@ func (s *requestState) judge(ctx context.Context, failed bool) {
 		p, a := t.policy, t.answer
 		t.phase, t.result = settled, t.limits.result(p.limiter.engine, a)
 		p.warnBurst(ctx, a, t.result)
-		if p.observers != nil && (p.dryRun || t.result.Allowed == !denied) {
+		if p.limiter.observers != nil && (p.dryRun || t.result.Allowed == !denied) {
 			s.record(ctx, t, outcomeOf(t.result, nil), t.result.Allowed, failure{store: a.Err})
 		}
 	}
@@ -255,13 +255,13 @@ func (s *requestState) judge(ctx context.Context, failed bool) {
 // record has observers know what a policy decided.
 func (s *requestState) record(ctx context.Context, t *part, outcome Outcome, allowed bool, why failure) {
 	p, r := t.policy, t.result
-	if p.observers == nil {
+	if p.limiter.observers == nil {
 		return
 	}
 	if outcome == OutcomeSkipped || outcome == OutcomeFailed {
 		r = Result{}
 	}
-	o := observation{p.observers, s.began, Event{Name: p.name, DryRun: p.dryRun}}
+	o := observation{p.limiter.observers, s.began, Event{Name: p.name, DryRun: p.dryRun}}
 	if t.answer != nil {
 		o.event.Waited = t.answer.Waited
 	}
@@ -323,7 +323,7 @@ func (s *requestState) settles() bool {
 }
 
 func (t *part) settles() bool {
-	return t.policy.settleFunc != nil && t.answer != nil && t.result.Allowed
+	return t.policy.asks.settle != nil && t.answer != nil && t.result.Allowed
 }
 
 // serveSettling serves the request, and has what was taken for it become what it really took.
@@ -346,7 +346,7 @@ func (s *requestState) serveSettling(c *gin.Context) {
 			if !served && !c.Writer.Written() {
 				c.Status(http.StatusInternalServerError)
 			}
-			n := t.policy.settleFunc(c, t.n)
+			n := t.policy.asks.settle(c, t.n)
 			if n < 0 {
 				_ = c.Error(fmt.Errorf("%w: settled with %d tokens; want at least 0", ErrInvalidArgument, n))
 				return

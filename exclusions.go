@@ -1,8 +1,12 @@
 package ginlimit
 
 import (
+	"errors"
 	"fmt"
 	"slices"
+	"strings"
+
+	"github.com/ginlimit/ginlimit/internal/bucket"
 )
 
 // exclusion is two options, or an option and a kind of limit, that do not go together in one policy.
@@ -61,14 +65,6 @@ func excluded(option, other string) exclusion {
 	})]
 }
 
-// checkBeside reports why a policy cannot decide together with others. A default lease just does not serve there.
-func (p *Policy) checkBeside(others int) error {
-	if others > 0 && p.lease > 0 && slices.Contains(p.used, "WithLease") {
-		return excluded("WithLease", severalPolicies).err()
-	}
-	return nil
-}
-
 // hasKind reports whether limits are of a kind.
 func hasKind(kind string, limits []Limit) bool {
 	counted := 0 // limits but InFlight
@@ -88,58 +84,61 @@ func hasKind(kind string, limits []Limit) bool {
 		!slices.ContainsFunc(limits, func(l Limit) bool { return l.InFlight > 0 || l.Rate > 0 })
 }
 
-// has reports whether the configuration has an option of the table, or a kind of limit.
+// has reports whether a policy has an option of the table, of its own or as a default, or a kind of limit.
 func (c *config) has(what string) bool {
-	switch what {
-	case "WithLimitFunc":
-		return c.limitFunc != nil
-	case "WithSettle":
-		return c.settle != nil
-	case "WithRefund":
-		return c.refund != nil
-	case "WithShares":
-		return c.shares != nil
-	case "WithBan":
-		return c.banFirst > 0
-	case "WithLease":
-		return c.lease > 0
-	case "WithQueue":
-		return c.queue > 0
-	case nothingCounted:
-		return c.limitFunc == nil && hasKind(what, c.limits)
+	switch own := slices.Contains(c.used, what); {
+	case own && what == "WithLease":
+		return c.counts.lease > 0
+	case strings.HasPrefix(what, "With"):
+		return own || slices.ContainsFunc(c.defaults, func(s setting) bool { return s.name == what })
+	case what == nothingCounted && c.counts.limitFunc != nil:
+		return false
 	}
-	return hasKind(what, c.limits)
+	return hasKind(what, c.counts.limits)
 }
 
-// drop leaves an option of the table out, which was a default.
-func (c *config) drop(option string) {
-	switch option {
-	case "WithSettle":
-		c.settle = nil
-	case "WithRefund":
-		c.refund = nil
-	case "WithBan":
-		c.banFirst = 0
-	case "WithLease":
-		c.lease = 0
-	case "WithQueue":
-		c.queue = 0
-	}
-}
-
-// exclude adds an error for each row of the table of which the list of options has both sides. A default of the
-// limiter is left out beside what the policy has itself, and of two defaults the second.
-func (c *config) exclude() {
-	own := func(what string) bool { return slices.Contains(c.used, what) || what[:4] != "With" }
-	for _, row := range exclusions {
-		switch {
-		case !c.has(row.option) || !c.has(row.other):
-		case own(row.option) && own(row.other):
-			c.errs = append(c.errs, row.err())
-		case own(row.other):
-			c.drop(row.option)
-		default:
-			c.drop(row.other)
+// exclude adds an error for each row of the table of which the list of options has both sides, and applies a
+// limiter's defaults but those that the list has itself. A default is left out beside what the policy has itself,
+// and of two defaults the second.
+func (c *config) exclude(defaults []setting) {
+	for _, s := range defaults {
+		if !slices.Contains(c.used, s.name) {
+			c.defaults = append(c.defaults, s)
 		}
+	}
+	for _, row := range exclusions {
+		if c.has(row.option) && c.has(row.other) && !c.leaveOut(row.other) && !c.leaveOut(row.option) {
+			c.errs = append(c.errs, row.err())
+		}
+	}
+	for _, s := range c.defaults {
+		s.fill(c)
+	}
+}
+
+// leaveOut leaves a default out, and reports whether there was one.
+func (c *config) leaveOut(option string) bool {
+	before := len(c.defaults)
+	c.defaults = slices.DeleteFunc(c.defaults, func(s setting) bool { return s.name == option })
+	return len(c.defaults) < before
+}
+
+// checkShared reports why tenants cannot share the limits of a client.
+func checkShared(limits []Limit) error {
+	var c config
+	c.checkBursts(limits)
+	for _, row := range exclusions {
+		if row.option == "WithShares" && hasKind(row.other, limits) {
+			c.errs = append(c.errs, row.err())
+		}
+	}
+	return errors.Join(c.errs...)
+}
+
+// checkBursts notes the limits that are too large to be shared.
+func (c *config) checkBursts(limits []Limit) {
+	for _, l := range limits {
+		c.require(l.InFlight > 0 || l.burst() <= bucket.MaxSharedBurst,
+			"WithShares: %s has a burst of more than %d; count in larger units", l, bucket.MaxSharedBurst)
 	}
 }

@@ -23,11 +23,11 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"log/slog"
 	"runtime"
 	"slices"
 	"sync"
 
-	"github.com/gin-gonic/gin"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/ginlimit/ginlimit/internal/clientkey"
@@ -35,29 +35,6 @@ import (
 	"github.com/ginlimit/ginlimit/internal/gintrust"
 	"github.com/ginlimit/ginlimit/internal/redisstore"
 )
-
-// New returns middleware that limits requests: [NewLimiter] with the defaults, and [Limiter.Handler], in one.
-// It panics on a bad configuration, with all errors at once. Redis need not be reachable yet. Each New makes
-// a limiter, with round trips and a deny cache of its own: for several routes, or for an option such as
-// [WithTimeout], make one by [NewLimiter].
-func New(rdb redis.UniversalClient, name string, opts ...PolicyOption) gin.HandlerFunc {
-	l, errs := newRedisLimiter(rdb, nil)
-	p, err := l.Policy(name, opts...)
-	if err := errors.Join(append(errs, err)...); err != nil {
-		panic(err)
-	}
-	return p.Handler()
-}
-
-// Handler is [Limiter.Policy] and [Policy.Handler] in one. It panics on a bad configuration, with all errors
-// at once.
-func (l *Limiter) Handler(name string, opts ...PolicyOption) gin.HandlerFunc {
-	p, err := l.Policy(name, opts...)
-	if err != nil {
-		panic(err)
-	}
-	return p.Handler()
-}
 
 // NewLimiter returns a limiter whose buckets are in Redis, which need not be reachable yet. The error joins
 // all faults, each an [ErrInvalidArgument].
@@ -69,27 +46,47 @@ func (l *Limiter) Handler(name string, opts ...PolicyOption) gin.HandlerFunc {
 // not keep a command after the call.
 func NewLimiter(rdb redis.UniversalClient, opts ...LimiterOption) (*Limiter, error) {
 	l, errs := newRedisLimiter(rdb, opts)
-	return l.orErrors(errs)
+	if errs != nil {
+		return nil, errors.Join(errs...)
+	}
+	return l, nil
 }
 
 // newRedisLimiter returns the limiter even if there are faults, so that faults of its first policy
 // are found too.
 func newRedisLimiter(rdb redis.UniversalClient, opts []LimiterOption) (*Limiter, []error) {
-	defaults, errs := newConfig(opts)
-	if redisstore.IsNil(rdb) {
-		errs = append(errs, invalid("the Redis client is nil"))
-	}
-	e := engine.NewRedis(engineConfig(&defaults), rdb, defaults.denials, redisstore.Config{
-		Prefix: defaults.prefix, Log: defaults.logger, Process: "P" + rand.Text()[:maxProcess], Scripts: scripts,
+	c := newConfig(opts)
+	c.require(!redisstore.IsNil(rdb), "the Redis client is nil")
+	e := engine.NewRedis(c.engine(), rdb, c.denials, redisstore.Config{
+		Prefix: c.prefix, Log: c.logger, Process: "P" + rand.Text()[:maxProcess], Scripts: scripts,
 	})
-	l := &Limiter{defaults: defaults, engine: e, rdb: rdb}
+	l := &Limiter{limiterConfig: c.limiterConfig, defaults: c.defaults, engine: e, rdb: rdb}
 	// Its goroutines hold the engine, so the engine would never be collected.
 	runtime.AddCleanup(l, (*engine.Engine).Drop, e)
-	return l, errs
+	return l, c.errs
 }
 
-// engineConfig returns what a limiter's engine is made of.
-func engineConfig(c *config) engine.Config {
+// defaultTimeout is [DefaultTimeout]. Examples raise it: on a busy machine Redis would be late.
+var defaultTimeout = DefaultTimeout
+
+// newConfig returns what a limiter's options fill, over what is built in.
+func newConfig(opts []LimiterOption) *config {
+	c := &config{limiterConfig: limiterConfig{
+		prefix: DefaultPrefix, logger: slog.Default(), timeout: defaultTimeout, denials: defaultDenials,
+	}}
+	for i, opt := range opts {
+		if c.require(opt != nil, "option %d is nil", i+1) {
+			opt.limiterOption(c)
+		}
+	}
+	if slices.Contains(c.used, "WithSettle") && slices.Contains(c.used, "WithRefund") {
+		c.errs = append(c.errs, excluded("WithSettle", "WithRefund").err())
+	}
+	return c
+}
+
+// engine returns what a limiter's engine is made of.
+func (c *limiterConfig) engine() engine.Config {
 	return engine.Config{Keys: clientkey.NewText(c.secret), Timeout: c.timeout, Replicas: int64(c.replicas)}
 }
 
@@ -98,34 +95,22 @@ func engineConfig(c *config) engine.Config {
 // entries. A default without effect here, such as [WithTimeout], is an error. Policies may have
 // [WithFailureMode] and [WithLease], so the same routes run without Redis.
 func NewLocal(opts ...LimiterOption) (*Limiter, error) {
-	defaults, errs := newConfig(opts)
-	for _, option := range defaults.used {
-		if slices.Contains(redisOptions, option) {
-			errs = append(errs, invalid("%s has no effect without Redis: NewLocal does not take it", option))
-		}
+	c := newConfig(opts)
+	for _, option := range c.used {
+		c.require(!slices.Contains(redisOptions, option),
+			"%s has no effect without Redis: NewLocal does not take it", option)
 	}
-	l := &Limiter{defaults: defaults, engine: engine.NewLocal(engineConfig(&defaults))}
-	return l.orErrors(errs)
-}
-
-// orErrors returns the limiter, or all faults, including faults of its policies' defaults.
-func (l *Limiter) orErrors(errs []error) (*Limiter, error) {
-	cfg := l.defaults
-	cfg.limits = []Limit{Unlimited()}
-	if cfg.queue > 0 { // its policies have something to wait for
-		cfg.limits = append(cfg.limits, InFlight(1))
+	if c.errs != nil {
+		return nil, errors.Join(c.errs...)
 	}
-	_, err := l.policy(cfg, "default")
-	if err := errors.Join(append(errs, err)...); err != nil {
-		return nil, err
-	}
-	return l, nil
+	return &Limiter{limiterConfig: c.limiterConfig, defaults: c.defaults, engine: engine.NewLocal(c.engine())}, nil
 }
 
 // Limiter makes policies that count in one place: see [NewLimiter] and [NewLocal]. The zero Limiter returns
 // errors. It is safe for concurrent use.
 type Limiter struct {
-	defaults  config // of its policies
+	limiterConfig
+	defaults  []setting // of its policies
 	engine    *engine.Engine
 	rdb       redis.UniversalClient // nil without Redis
 	questions sync.Pool             // of *question

@@ -93,16 +93,17 @@ func TestExclusions(t *testing.T) {
 		}
 		var c config
 		c.fill(own)
-		c.exclude()
+		c.exclude(nil)
 		require.Contains(t, fmt.Sprint(c.errs), row.String())
 		byDefault, ok := given[row.option].(LimiterOption)
 		if !ok {
 			continue
 		}
-		c, errs := newConfig([]LimiterOption{byDefault})
-		require.Empty(t, errs)
+		limiter := newConfig([]LimiterOption{byDefault})
+		require.Empty(t, limiter.errs)
+		c = config{}
 		c.fill(own[1:])
-		c.exclude()
+		c.exclude(limiter.defaults)
 		require.Empty(t, c.errs, "%s", row)
 		require.False(t, c.has(row.option) && c.has(row.other), "%s", row)
 		require.True(t, c.has(row.other), "%s", row)
@@ -154,7 +155,7 @@ func TestEveryAlgorithmIsLeasedOrExcluded(t *testing.T) {
 		require.NoError(t, err)
 		var c config
 		c.fill([]PolicyOption{WithLease(time.Second), limit})
-		c.exclude()
+		c.exclude(nil)
 		require.Equal(t, b.Leasable(), len(c.errs) == 0, limit)
 	}
 }

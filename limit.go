@@ -240,14 +240,3 @@ func PerCalendar(n int, c Calendar) Limit { return Limit{Rate: n, Calendar: c} }
 
 // String returns the calendar as [ParseLimit] reads it, or "none".
 func (c Calendar) String() string { return c.rule.String() }
-
-// invalidArgument is an [ErrInvalidArgument] whose text says by itself what is invalid.
-type invalidArgument struct{ text string }
-
-func (e *invalidArgument) Error() string        { return "ginlimit: " + e.text }
-func (e *invalidArgument) Is(target error) bool { return target == ErrInvalidArgument }
-
-// invalid returns an [ErrInvalidArgument].
-func invalid(format string, args ...any) error {
-	return &invalidArgument{fmt.Sprintf(format, args...)}
-}

@@ -8,10 +8,34 @@ import (
 	"slices"
 
 	"github.com/gin-gonic/gin"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/ginlimit/ginlimit/internal/clientkey"
 	"github.com/ginlimit/ginlimit/internal/gintrust"
 )
+
+// New returns middleware that limits requests: [NewLimiter] with the defaults, and [Limiter.Handler], in one.
+// It panics on a bad configuration, with all errors at once. Redis need not be reachable yet. Each New makes
+// a limiter, with round trips and a deny cache of its own: for several routes, or for an option such as
+// [WithTimeout], make one by [NewLimiter].
+func New(rdb redis.UniversalClient, name string, opts ...PolicyOption) gin.HandlerFunc {
+	l, errs := newRedisLimiter(rdb, nil)
+	p, err := l.Policy(name, opts...)
+	if err := errors.Join(append(errs, err)...); err != nil {
+		panic(err)
+	}
+	return p.Handler()
+}
+
+// Handler is [Limiter.Policy] and [Policy.Handler] in one. It panics on a bad configuration, with all errors
+// at once.
+func (l *Limiter) Handler(name string, opts ...PolicyOption) gin.HandlerFunc {
+	p, err := l.Policy(name, opts...)
+	if err != nil {
+		panic(err)
+	}
+	return p.Handler()
+}
 
 // Handler returns the policy's middleware: [AllOf] of this policy alone. It sets the header fields of
 // [WithHeaders], and aborts a denied request with 429. It panics on a zero Policy.
@@ -83,8 +107,8 @@ func usable(of string, policies []*Policy, fault func(p, before *Policy) error) 
 			errs = append(errs, invalid("%s: policy %d is nil or was not made by Limiter.Policy", of, i+1))
 			continue
 		}
-		if err := p.checkBeside(len(policies) - 1); err != nil && of == "AllOf" {
-			errs = append(errs, invalid("%s: policy %d: %s", of, i+1, excluded("WithLease", severalPolicies)))
+		if len(policies) > 1 && of == "AllOf" && p.leases() {
+			errs = append(errs, invalid("AllOf: policy %d: %s", i+1, excluded("WithLease", severalPolicies)))
 		}
 		for j, before := range policies[:i] {
 			if !before.made() {
@@ -143,8 +167,8 @@ func (s *requestState) serve(c *gin.Context) {
 func (s *requestState) deny(c *gin.Context, by *part) {
 	c.Status(http.StatusTooManyRequests)
 	c.Abort()
-	if by.policy.deniedHandler != nil {
-		by.policy.deniedHandler(c, by.result)
+	if by.policy.answers.deniedHandler != nil {
+		by.policy.answers.deniedHandler(c, by.result)
 	} else {
 		s.answerDenied(c, by)
 	}
@@ -165,7 +189,7 @@ func (s *requestState) bypass(c *gin.Context) (over bool) {
 func (t *part) bypass(c *gin.Context, s *requestState) (over bool) {
 	p, ctx, listed := t.policy, c.Request.Context(), false
 	s.asking = p
-	if len(p.allow) > 0 || len(p.deny) > 0 {
+	if !p.exempts.allowed.IsEmpty() || !p.exempts.denied.IsEmpty() {
 		p.useAddress(c)
 		addr, text, ok := gintrust.ClientAddress(c)
 		switch {
@@ -173,9 +197,9 @@ func (t *part) bypass(c *gin.Context, s *requestState) (over bool) {
 			t.phase = absent
 			t.fail(c, s, failure{err: unreadable(text), origin: fromKeyFunc})
 			return !p.dryRun
-		case p.allowed.Contains(addr) && p.trust.MayAllow(c, p.logger, p.name):
+		case p.exempts.allowed.Contains(addr) && p.trust.MayAllow(c, p.limiter.logger, p.name):
 			listed = true
-		case p.forbidden.Contains(addr):
+		case p.exempts.denied.Contains(addr):
 			t.phase, t.result = settled, Result{Name: p.name, RetryAfter: never, Source: FromPolicy, Cause: CauseList}
 			s.record(ctx, t, OutcomeDenied, false, failure{})
 			if !p.dryRun {
@@ -186,7 +210,7 @@ func (t *part) bypass(c *gin.Context, s *requestState) (over bool) {
 			return !p.dryRun
 		}
 	}
-	if listed || p.skip != nil && p.skip(c) {
+	if listed || p.exempts.skip != nil && p.exempts.skip(c) {
 		t.phase = skipped
 		s.record(ctx, t, OutcomeSkipped, true, failure{})
 		t.result = Result{
@@ -203,13 +227,13 @@ func (t *part) findKey(c *gin.Context, s *requestState) {
 	}
 	p := t.policy
 	s.asking, t.hasKey = p, true
-	if p.keyed {
+	if p.key != nil {
 		t.client, t.keyErr = keyOf(p.key, c)
 		return
 	}
 	p.useAddress(c) // ByClientIP need not look for the policy
 	for i := range s.parts {
-		if other := &s.parts[i]; other.hasKey && !other.policy.keyed && other != t {
+		if other := &s.parts[i]; other.hasKey && other.policy.key == nil && other != t {
 			t.client, t.keyErr = other.client, other.keyErr
 			return
 		}
@@ -233,8 +257,8 @@ func (t *part) fail(c *gin.Context, s *requestState, why failure) {
 	if s := stateOf(c); s != nil {
 		s.listLimits(c.Writer.Header(), true)
 	}
-	if p.errorHandler != nil {
-		p.errorHandler(c, why.err)
+	if p.answers.errorHandler != nil {
+		p.answers.errorHandler(c, why.err)
 	} else {
 		answerError(c, why.err)
 	}
@@ -247,7 +271,7 @@ func (t *part) fail(c *gin.Context, s *requestState, why failure) {
 // logFault logs, once in a while, why there is no decision if the application is at fault. The line
 // omits the error's text, which may name a client, but for limits that cannot be used.
 func (p *Policy) logFault(c *gin.Context, why failure) {
-	if ErrorStatus(why.err) != http.StatusInternalServerError || !p.faults.Allow() {
+	if ErrorStatus(why.err) != http.StatusInternalServerError || !p.logged.faults.Allow() {
 		return
 	}
 	ctx := c.Request.Context()
@@ -255,7 +279,7 @@ func (p *Policy) logFault(c *gin.Context, why failure) {
 	if bad := (*unusable)(nil); errors.As(why.err, &bad) && len(bad.limits) > 0 {
 		args = append(args, "limits", bad.text())
 	}
-	p.logger.WarnContext(ctx, "ginlimit: the application gives a request no usable key, limits or cost", args...)
+	p.limiter.logger.WarnContext(ctx, "ginlimit: the application gives a request no usable key, limits or cost", args...)
 }
 
 // checkCost returns the error of a cost that cannot be.

@@ -4,14 +4,16 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
-	"net/netip"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/gin-gonic/gin"
 
+	"github.com/ginlimit/ginlimit/internal/bucket"
+	"github.com/ginlimit/ginlimit/internal/clientkey"
 	"github.com/ginlimit/ginlimit/internal/denycache"
+	"github.com/ginlimit/ginlimit/internal/engine"
 )
 
 const (
@@ -37,31 +39,35 @@ type Option interface {
 	PolicyOption
 }
 
-// limiterSetting is a [LimiterOption].
-type limiterSetting func(*config)
+// setting is an [Option] with its name, by which options exclude and replace each other.
+type setting struct {
+	name string
+	fill func(*config)
+}
 
-func (s limiterSetting) limiterOption(c *config) { s(c) }
+func (s setting) policyOption(c *config) { c.apply(s) }
+
+func (s setting) limiterOption(c *config) {
+	c.apply(s)
+	c.defaults = append(c.defaults, s)
+}
+
+// limiterSetting is a [LimiterOption].
+type limiterSetting setting
+
+func (s limiterSetting) limiterOption(c *config) { c.apply(setting(s)) }
 
 // policySetting is a [PolicyOption].
-type policySetting func(*config)
+type policySetting setting
 
-func (s policySetting) policyOption(c *config) { s(c) }
+func (s policySetting) policyOption(c *config) { c.apply(setting(s)) }
 
-// setting is an [Option].
-type setting func(*config)
-
-func (s setting) limiterOption(c *config) { s(c) }
-func (s setting) policyOption(c *config)  { s(c) }
-
-// config is what options fill.
+// config is what the options of one list fill.
 type config struct {
 	limiterConfig
-	countingConfig
-	requestConfig
-	answerConfig
-
-	errs []error
-	used []string // the options of the list, once each
+	policyConfig
+	defaults []setting // of a limiter: the options of its policies
+	errs     []error
 }
 
 // limiterConfig is what options of a limiter fill.
@@ -75,32 +81,40 @@ type limiterConfig struct {
 	observers []func(context.Context, Event)
 }
 
-// countingConfig is how a policy counts a client.
-type countingConfig struct {
-	limits     []Limit // of a policy, in flight among them
-	limitFunc  func(context.Context, string) ([]Limit, error)
-	floor      int
-	queue      int           // requests of a client that wait
-	queueWait  time.Duration // for how long
-	banFirst   time.Duration // 0 bans nobody
-	banLongest time.Duration
-	failure    FailureMode
-	lease      time.Duration
-	shares     func(*gin.Context) (tenant string, weight int) // nil if the limits are not shared
+// policyConfig is what options of a policy fill.
+type policyConfig struct {
+	key     KeyFunc // nil is [ByClientIP]
+	exempts exemptConfig
+	asks    askConfig
+	counts  countConfig
+	answers answerConfig
+	dryRun  bool
+	used    []string // the options of the list, once each
 }
 
-// requestConfig is which requests a policy counts, and what they cost.
-type requestConfig struct {
-	key        KeyFunc
-	keyed      bool // by WithKey
-	cost       func(*gin.Context) int
-	settle     func(c *gin.Context, n int) int // what a request of n tokens really took, by WithSettle
-	refund     func(c *gin.Context, n int) int // the same, by WithRefund
-	settleFunc func(c *gin.Context, n int) int // the one of both that the policy has
-	skip       func(*gin.Context) bool
-	allow      []netip.Prefix
-	deny       []netip.Prefix
-	dryRun     bool
+// exemptConfig is which requests a policy does not count.
+type exemptConfig struct {
+	skip    func(*gin.Context) bool
+	allowed clientkey.Networks
+	denied  clientkey.Networks
+}
+
+// askConfig is what a request asks of a policy's buckets. A nil function is the default.
+type askConfig struct {
+	cost    func(*gin.Context) int
+	settle  func(c *gin.Context, n int) int // what a request of n tokens really took
+	queue   engine.Queue
+	failure FailureMode
+}
+
+// countConfig is what a policy counts of a client.
+type countConfig struct {
+	limits    []Limit // in flight among them
+	limitFunc func(context.Context, string) ([]Limit, error)
+	shares    func(*gin.Context) (tenant string, weight int) // nil if the limits are not shared
+	floor     int
+	ban       *bucket.Bucket // nil bans nobody
+	lease     time.Duration
 }
 
 // answerConfig is what a policy says to clients. A nil handler is the default.
@@ -120,58 +134,23 @@ const (
 	NoHeaders      Headers = 0         // none of these fields
 )
 
-// defaultTimeout is [DefaultTimeout]. Examples raise it: on a busy machine Redis would be late.
-var defaultTimeout = DefaultTimeout
+// redisOptions have no effect without Redis.
+var redisOptions = []string{"WithPrefix", "WithTimeout", "WithDenyCache", "WithReplicas", "WithKeySecret",
+	"WithFailureMode", "WithLease"}
 
-// newConfig returns the defaults with a limiter's options on top, and all errors in them.
-func newConfig(opts []LimiterOption) (config, []error) {
-	c := config{
-		limiterConfig: limiterConfig{
-			prefix: DefaultPrefix, logger: slog.Default(), timeout: defaultTimeout,
-			denials: defaultDenials,
-		},
-		requestConfig: requestConfig{key: ByClientIP},
-		answerConfig:  answerConfig{headers: XRateLimit},
-	}
-	for i, opt := range opts {
-		if c.require(opt != nil, "option %d is nil", i+1) {
-			opt.limiterOption(&c)
-		}
-	}
-	if c.settle != nil && c.refund != nil {
-		c.errs = append(c.errs, excluded("WithSettle", "WithRefund").err())
-	}
-	return c, c.errs
-}
+// onceOptions read as if they added to what was given before.
+var onceOptions = []string{"WithAllowList", "WithDenyList", "WithSkip"}
 
-// fill applies a policy's options, and notes all errors in them.
-func (c *config) fill(opts []PolicyOption) {
-	c.errs, c.used = nil, nil
-	for i, opt := range opts {
-		limit, isPointer := opt.(*Limit)
-		if c.require(opt != nil && !(isPointer && limit == nil), "option %d is nil", i+1) {
-			opt.policyOption(c)
-		}
+// apply applies an option, and notes all errors in it. The same option in the list of the limiter is a
+// default, which this one replaces.
+func (c *config) apply(s setting) {
+	if slices.Contains(c.used, s.name) {
+		c.require(!slices.Contains(onceOptions, s.name),
+			"%s is given twice, and the second would replace the first; give it once, with all", s.name)
+	} else {
+		c.used = append(c.used, s.name)
 	}
-}
-
-var (
-	// redisOptions have no effect without Redis.
-	redisOptions = []string{"WithPrefix", "WithTimeout", "WithDenyCache", "WithReplicas", "WithKeySecret",
-		"WithFailureMode", "WithLease"}
-	// onceOptions read as if they added to what was given before.
-	onceOptions = []string{"WithAllowList", "WithDenyList", "WithSkip"}
-)
-
-// use notes that the list has an option. The same option in the list of the limiter is a default,
-// which this one replaces.
-func (c *config) use(option string) {
-	if !slices.Contains(c.used, option) {
-		c.used = append(c.used, option)
-		return
-	}
-	c.require(!slices.Contains(onceOptions, option),
-		"%s is given twice, and the second would replace the first; give it once, with all", option)
+	s.fill(c)
 }
 
 // require adds an error unless ok, which it returns.
@@ -185,31 +164,28 @@ func (c *config) require(ok bool, format string, args ...any) bool {
 // WithPrefix sets the prefix of every key in Redis, by default [DefaultPrefix]; "" is none. Braces are an
 // error: they would put all keys into one hash slot.
 func WithPrefix(s string) LimiterOption {
-	return limiterSetting(func(c *config) {
-		c.use("WithPrefix")
+	return limiterSetting{"WithPrefix", func(c *config) {
 		c.require(!strings.ContainsAny(s, "{}"), "WithPrefix(%q): braces are reserved for the hash tag", s)
 		c.prefix = s
-	})
+	}}
 }
 
 // WithLogger sets where warnings go, by default [slog.Default].
 func WithLogger(l *slog.Logger) LimiterOption {
-	return limiterSetting(func(c *config) {
-		c.use("WithLogger")
+	return limiterSetting{"WithLogger", func(c *config) {
 		c.require(l != nil, "WithLogger: the logger is nil")
 		c.logger = l
-	})
+	}}
 }
 
 // WithTimeout sets how long a decision waits for Redis, and up to a tenth longer, before [WithFailureMode]
 // decides: above 0, at most a day. The default is [DefaultTimeout]. A shorter timeout of the client prevails.
 func WithTimeout(d time.Duration) LimiterOption {
-	return limiterSetting(func(c *config) {
-		c.use("WithTimeout")
+	return limiterSetting{"WithTimeout", func(c *config) {
 		if c.require(0 < d && d <= maxTimeout, "WithTimeout(%s): want more than 0 and at most %s", d, maxTimeout) {
 			c.timeout = d
 		}
-	})
+	}}
 }
 
 // WithDenyCache sets how many denials are remembered, 0 to 4,194,304; the default is 65,536. After Redis has
@@ -217,12 +193,11 @@ func WithTimeout(d time.Duration) LimiterOption {
 // second. So a [Policy.Reset], [Policy.Refund] or larger limit takes effect within a second in other
 // limiters. A test that sets Redis' clock needs WithDenyCache(0).
 func WithDenyCache(entries int) LimiterOption {
-	return limiterSetting(func(c *config) {
-		c.use("WithDenyCache")
+	return limiterSetting{"WithDenyCache", func(c *config) {
 		c.require(entries >= 0, "WithDenyCache(%d): want 0 or more", entries)
 		c.require(entries <= denycache.MaxEntries, "WithDenyCache(%d): want at most %d", entries, denycache.MaxEntries)
 		c.denials = entries
-	})
+	}}
 }
 
 // WithReplicas fixes how many limiters share the limits without Redis, at least 1. By default Redis counts
@@ -231,21 +206,19 @@ func WithDenyCache(entries int) LimiterOption {
 // 1. Limiters of one process with the same server and prefix use one share. A process that has never reached
 // Redis enforces the whole limit. A limiter with a fixed n is not counted by others.
 func WithReplicas(n int) LimiterOption {
-	return limiterSetting(func(c *config) {
-		c.use("WithReplicas")
+	return limiterSetting{"WithReplicas", func(c *config) {
 		if c.require(n >= 1, "WithReplicas(%d): want at least 1", n) {
 			c.replicas = n
 		}
-	})
+	}}
 }
 
 // WithFailureMode sets who decides without Redis, by default [FailLocal].
 func WithFailureMode(f FailureMode) Option {
-	return setting(func(c *config) {
-		c.use("WithFailureMode")
+	return setting{"WithFailureMode", func(c *config) {
 		c.require(f <= FailClosed, "WithFailureMode(%d): want FailLocal, FailOpen or FailClosed", f)
-		c.failure = f
-	})
+		c.asks.failure = f
+	}}
 }
 
 // WithLease lets this process take tokens of a busy key ahead, and admit from them for up to d without asking
@@ -254,23 +227,21 @@ func WithFailureMode(f FailureMode) Option {
 // processes hold. A client that finds no tokens left is denied for about d/2. Source is [FromLease], and
 // Remaining is what this process holds. docs/guide.md lists the requests without leases.
 func WithLease(d time.Duration) Option {
-	return setting(func(c *config) {
-		c.use("WithLease")
+	return setting{"WithLease", func(c *config) {
 		if c.require(0 <= d && d <= maxTimeout, "WithLease(%s): want 0 to %s", d, maxTimeout) {
-			c.lease = d
+			c.counts.lease = d
 		}
-	})
+	}}
 }
 
 // WithKeySecret stores clients' keys in Redis as HMAC-SHA256 (RFC 2104). All processes need the same secret,
 // of at least 16 bytes.
 func WithKeySecret(secret []byte) LimiterOption {
 	secret = slices.Clone(secret)
-	return limiterSetting(func(c *config) {
-		c.use("WithKeySecret")
+	return limiterSetting{"WithKeySecret", func(c *config) {
 		c.require(len(secret) >= minSecret, "WithKeySecret: %d bytes; want at least %d", len(secret), minSecret)
 		c.secret = secret
-	})
+	}}
 }
 
 // WithObserver calls f with an [Event] for each request, and for each call of a method that takes tokens.
@@ -279,9 +250,8 @@ func WithKeySecret(secret []byte) LimiterOption {
 // makes none. f runs in the caller's goroutine before the answer, so it must not wait. If f panics, so does
 // the request.
 func WithObserver(f func(context.Context, Event)) LimiterOption {
-	return limiterSetting(func(c *config) {
-		c.use("WithObserver")
+	return limiterSetting{"WithObserver", func(c *config) {
 		c.require(f != nil, "WithObserver: the function is nil")
 		c.observers = append(slices.Clone(c.observers), f)
-	})
+	}}
 }

@@ -71,10 +71,9 @@ func (l *Limiter) NewPlans(name string, life time.Duration,
 		return nil, err
 	}
 	return &Plans{plancache.New(plancache.Config[[]Limit]{
-		Source: checked(source), Key: planKey(l.defaults, name), Marshal: joinLimits, Unmarshal: splitLimits,
+		Source: checked(source), Key: l.planKey(name), Marshal: joinLimits, Unmarshal: splitLimits,
 		Unknown: ErrUnknownClient, Failed: planUnavailable, Reason: planReason,
-		Life: life, Timeout: l.defaults.timeout, Log: l.defaults.logger,
-		Redis: redisstore.NewAnswers(l.rdb),
+		Life: life, Timeout: l.timeout, Log: l.logger, Redis: redisstore.NewAnswers(l.rdb),
 	})}, nil
 }
 
@@ -115,10 +114,10 @@ func (p *Plans) Invalidate(ctx context.Context, client string) error {
 func errEmptyClient() error { return fmt.Errorf("%w: the client is empty", ErrNoKey) }
 
 // planKey returns the function that names a client's plan in Redis: prefix:plan:{name|client}.
-func planKey(cfg config, name string) func(client string) string {
-	prefix, keys := "plan:{", clientkey.NewText(cfg.secret)
-	if cfg.prefix != "" {
-		prefix = cfg.prefix + ":" + prefix
+func (l *Limiter) planKey(name string) func(client string) string {
+	prefix, keys := "plan:{", clientkey.NewText(l.secret)
+	if l.prefix != "" {
+		prefix = l.prefix + ":" + prefix
 	}
 	name = Key(name, "")
 	return func(client string) string {
@@ -183,14 +182,3 @@ func planReason(err error) string {
 	}
 	return ""
 }
-
-// unusable is the error of limits that the application returned for a client. The log may name them.
-type unusable struct {
-	error
-	limits []Limit
-}
-
-func (u *unusable) Unwrap() error { return u.error }
-
-// text returns the limits, or the first of many.
-func (u *unusable) text() string { return fmt.Sprintf("%.200s", joinLimits(u.limits)) }

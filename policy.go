@@ -37,21 +37,20 @@ type Policy struct {
 
 // policyState is what a policy has in common with its shares.
 type policyState struct {
-	config
-	limiter   *Limiter
-	name      string // as events, results and keys have it
-	prefix    string // of the keys of its clients
-	limits    *limitSet
-	allowed   *clientkey.Networks
-	forbidden *clientkey.Networks
-
-	warned      atomic.Bool    // that another policy charges the same bucket
-	burstWarned atomic.Bool    // that its burst is too small for its tenants
-	trust       gintrust.Trust // of Gin in the headers of proxies
-	serves      atomic.Bool    // requests, by a handler
-	faults      redisstore.Throttle
-
+	policyConfig
+	limiter *Limiter
+	name    string // as events, results and keys have it
+	prefix  string // of the keys of its clients
+	limits  *policyLimits
 	clients limitCache
+
+	trust  gintrust.Trust // of Gin in the headers of proxies
+	serves atomic.Bool    // requests, by a handler
+	logged struct {       // what the log has said once, or not long ago
+		twice      atomic.Bool // that another policy charges the same bucket
+		smallBurst atomic.Bool // that its burst is too small for its tenants
+		faults     redisstore.Throttle
+	}
 }
 
 // Policy returns a policy with at least one [Limit] or [WithLimitFunc], and any [Option]. Its limits, each of
@@ -67,19 +66,29 @@ func (l *Limiter) Policy(name string, opts ...PolicyOption) (*Policy, error) {
 	if l == nil || l.engine == nil {
 		return nil, errNotMade
 	}
-	cfg := l.defaults
+	cfg := &config{policyConfig: policyConfig{answers: answerConfig{headers: XRateLimit}}}
 	cfg.fill(opts)
-	cfg.exclude()
+	cfg.exclude(l.defaults)
 	cfg.require(name != "", "the policy has no name")
-	p, err := l.policy(cfg, name)
+	p := l.newPolicy(cfg, name)
 	const (
 		taken = "the limiter has a policy named %q already; keep it and call its With, or choose another name"
 		full  = "the limiter has made %d policies; make each policy once, at start, not for each request"
 	)
-	if err := l.policies.take(name, taken, full, append(cfg.errs, err)); err != nil {
+	if err := l.policies.take(name, taken, full, cfg.errs); err != nil {
 		return nil, err
 	}
 	return p, nil
+}
+
+// fill applies a policy's options, and notes all errors in them.
+func (c *config) fill(opts []PolicyOption) {
+	for i, opt := range opts {
+		limit, isPointer := opt.(*Limit)
+		if c.require(opt != nil && !(isPointer && limit == nil), "option %d is nil", i+1) {
+			opt.policyOption(c)
+		}
+	}
 }
 
 // derivedOptions are those that [Policy.With] replaces.
@@ -95,156 +104,91 @@ func (p *Policy) With(opts ...PolicyOption) (*Policy, error) {
 	if !p.made() {
 		return nil, errNoPolicy
 	}
-	cfg := p.config
-	cfg.limits = slices.Clip(cfg.limits)
+	cfg := &config{policyConfig: p.policyConfig}
+	own := p.counts.limits
+	cfg.counts.limits, cfg.used = nil, nil
 	cfg.fill(opts)
 	for _, option := range cfg.used {
 		cfg.require(slices.Contains(derivedOptions, option),
 			"With: %s makes another policy; call Limiter.Policy with another name", option)
 	}
-	limits := slices.Clone(p.config.limits)
-	for _, l := range cfg.limits[len(limits):] {
+	limits := slices.Clone(own)
+	for _, l := range cfg.counts.limits {
 		i := slices.IndexFunc(limits, func(own Limit) bool { return own.InFlight >= l.InFlight && l.InFlight > 0 })
 		if cfg.require(i >= 0, "With: %s makes another policy, but for InFlight with at most as many slots; "+
 			"call Limiter.Policy with another name", l) {
 			limits[i] = l
 		}
 	}
-	cfg.limits = limits
+	cfg.counts.limits = limits
 	for _, option := range p.used {
 		if !slices.Contains(derivedOptions, option) {
 			cfg.used = append(cfg.used, option)
 		}
 	}
-	cfg.exclude()
-	cfg.lease = p.lease // a default too, as the buckets keep room for it
-	derived, err := p.limiter.policy(cfg, p.name)
-	if err := errors.Join(append(cfg.errs, err)...); err != nil {
-		return nil, err
+	cfg.exclude(nil)
+	derived := p.limiter.newPolicy(cfg, p.name)
+	if cfg.errs != nil {
+		return nil, errors.Join(cfg.errs...)
 	}
 	derived.tenant, derived.tenantErr = p.tenant, p.tenantErr
 	return derived, nil
 }
 
-// policy returns a policy, and all faults in it.
-func (l *Limiter) policy(cfg config, name string) (*Policy, error) {
-	p := &Policy{policyState: &policyState{
-		config: cfg, limiter: l, name: name,
-	}}
-	p.prefix = p.prefixOf(name)
-	var errs []error
-	require := func(ok bool, format string, args ...any) {
-		if !ok {
-			errs = append(errs, invalid(format, args...))
-		}
+// newPolicy returns a policy, and notes all errors in it.
+func (l *Limiter) newPolicy(cfg *config, name string) *Policy {
+	p := &Policy{policyState: &policyState{policyConfig: cfg.policyConfig, limiter: l, name: name}}
+	if p.prefix = Key(name, ""); p.dryRun { // no key of a client of a policy in force begins so
+		p.prefix = Key(name, "dry run", "")
 	}
-	var err error
-	limits := cfg.limits
-	if p.limitFunc != nil { // it returns all but the slots
+	limits := cfg.counts.limits
+	if cfg.counts.limitFunc != nil { // it returns all but the slots
 		limits = append(slices.Clone(limits), Unlimited())
 	}
-	p.limits, err = p.newLimits(limits)
-	errs = append(errs, err)
-	if p.shares != nil {
-		errs = append(errs, checkBursts(limits))
+	var err error
+	if p.limits, err = p.counts.newLimits(name, limits, 0, l.engine.IsLocal()); err != nil {
+		cfg.errs = append(cfg.errs, err)
 	}
-	if p.settleFunc = p.settle; p.refund != nil {
-		p.settleFunc = p.refund
+	if p.counts.shares != nil {
+		cfg.checkBursts(limits)
 	}
-	p.guard(p.limits)
 	nothing := "WithFloor(%d) leaves nothing of %s"
-	if p.lease > 0 {
+	if p.counts.lease > 0 {
 		nothing += ", of whose burst WithLease keeps a part: make either smaller"
 	}
-	require(!p.limits.rules.Prohibits() || p.limits.prohibited.Rate == 0, nothing, cfg.floor, p.limits.prohibited)
-	p.allowed, err = clientkey.NewNetworks(cfg.allow)
-	errs = append(errs, wrapped("WithAllowList", err))
-	p.forbidden, err = clientkey.NewNetworks(cfg.deny)
-	return p, errors.Join(append(errs, wrapped("WithDenyList", err))...)
-}
-
-func wrapped(option string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return invalid("%s: %v", option, err)
-}
-
-// newLimits returns limits of the policy.
-func (p *Policy) newLimits(limits []Limit) (*limitSet, error) {
-	s, err := newLimitSet(limits)
-	s.name = p.name
-	s.leave(p.floor)
-	s.nameFields()
-	return s, err
-}
-
-// guard completes a set of the policy's limits with its ban and slots, what it keeps for leases, and
-// its share without Redis.
-func (p *Policy) guard(s *limitSet) {
-	var ban, slots *bucket.Bucket
-	if p.banFirst > 0 {
-		b := bucket.NewBan(milliseconds(p.banFirst), milliseconds(p.banLongest))
-		ban = &b
-	}
-	if p.shares != nil {
-		s.rules.Divide()
-	}
-	if s.slots > 0 && !s.rules.Prohibits() {
-		slots = s.addSlots()
-	}
-	s.rules.Guard(ban, slots)
-	if !p.limiter.engine.IsLocal() {
-		if i := s.rules.AllowLeases(p.lease); i >= 0 {
-			s.prohibit(i)
-			s.fields = nil
-			s.nameFields()
-		}
-	}
-	s.rules.KeepShare()
-}
-
-// prefixOf returns the prefix of the keys of clients under a name. A dry run has keys of its own: no
-// client's key of a policy in force begins so.
-func (p *Policy) prefixOf(name string) string {
-	if p.dryRun {
-		return Key(name, "dry run", "")
-	}
-	return Key(name, "")
+	cfg.require(!p.limits.rules.Prohibits() || p.limits.prohibited.Rate == 0,
+		nothing, p.counts.floor, p.limits.prohibited)
+	return p
 }
 
 // limitsOf returns the limits of a client.
-func (p *Policy) limitsOf(ctx context.Context, client string) (*limitSet, error) {
-	if p.limitFunc == nil {
+func (p *Policy) limitsOf(ctx context.Context, client string) (*policyLimits, error) {
+	if p.counts.limitFunc == nil {
 		return p.limits, nil
 	}
-	limits, err := p.limitFunc(ctx, client)
+	limits, err := p.counts.limitFunc(ctx, client)
 	if err != nil {
 		return nil, err
 	}
-	if s := p.clients.get(limits); s != nil {
-		return s, nil
+	if known := p.clients.get(limits); known != nil {
+		return known, nil
 	}
-	fresh, err := p.newLimits(limits)
-	if p.shares != nil {
+	fresh, err := p.counts.newLimits(p.name, limits, p.limits.slots, p.limiter.engine.IsLocal())
+	if p.counts.shares != nil {
 		err = errors.Join(err, checkShared(limits))
 	}
 	if err != nil {
 		return nil, &unusable{err, limits}
 	}
-	if fresh.slots == 0 {
-		fresh.slots = p.limits.slots
-	}
-	p.guard(fresh)
 	p.clients.keep(limits, fresh)
 	return fresh, nil
 }
 
 // askOf returns the question about a client under limits.
-func (p *Policy) askOf(client string, limits *limitSet) engine.Ask {
+func (p *Policy) askOf(client string, limits *policyLimits) engine.Ask {
 	ask := engine.Ask{
 		Subject: engine.Subject{Prefix: p.prefix, Client: client, Set: limits.rules.Now()},
-		Failure: engine.Failure(p.failure), Leases: true,
+		Failure: engine.Failure(p.asks.failure), Leases: true,
 	}
 	if limits.rules.Divided() {
 		ask.Tenant = p.tenant
@@ -262,11 +206,16 @@ func init() {
 			return t, false
 		}
 		return traits.Traits{
-			Options: p.used, Shares: p.shares != nil, Bans: p.banFirst > 0, DryRun: p.dryRun, LimitFunc: p.limitFunc != nil,
-			Leases: p.lease > 0 && !p.limiter.engine.IsLocal(), CheckBlock: p.limits.checkBlockable,
+			Options: p.used, Shares: p.counts.shares != nil, Bans: p.counts.ban != nil, DryRun: p.dryRun,
+			LimitFunc: p.counts.limitFunc != nil, Leases: p.counts.lease > 0 && !p.limiter.engine.IsLocal(),
+			CheckBlock: p.limits.checkBlockable,
 		}, true
 	}
 }
+
+// leases reports whether the policy has WithLease itself, which excludes others beside it. A limiter's default
+// just does not serve there.
+func (p *Policy) leases() bool { return p.counts.lease > 0 && slices.Contains(p.used, "WithLease") }
 
 // errNoPolicy is the error of a zero Policy.
 var errNoPolicy = invalid("the policy was not made by Limiter.Policy")
@@ -275,12 +224,12 @@ var errNoPolicy = invalid("the policy was not made by Limiter.Policy")
 // the policy's KeyFunc, never returns. What reads as an address is meant as one. Other text may be
 // the key of a worker, which needs no KeyFunc, unless the policy serves requests.
 func (p *Policy) warnNoClient(ctx context.Context, client string) {
-	if p.keyed {
+	if p.key != nil {
 		return
 	}
 	isAddress, isKey := clientkey.ReadAddress(client)
 	if !isKey && (isAddress || p.serves.Load()) && p.limiter.noClient.Allow() {
-		p.logger.WarnContext(ctx,
+		p.limiter.logger.WarnContext(ctx,
 			"ginlimit: no request counts under the key that a method was given, as ByClientIP never returns it",
 			"name", p.name)
 	}
@@ -288,11 +237,11 @@ func (p *Policy) warnNoClient(ctx context.Context, client string) {
 
 // observe begins an Event of the policy, for each of the observers.
 func (p *Policy) observe() observation {
-	if p.observers == nil {
+	if p.limiter.observers == nil {
 		return observation{}
 	}
-	return observation{p.observers, time.Now(), Event{Name: p.name, DryRun: p.dryRun}}
+	return observation{p.limiter.observers, time.Now(), Event{Name: p.name, DryRun: p.dryRun}}
 }
 
 // useAddress logs a warning if clients can spoof the address by which the policy knows them.
-func (p *Policy) useAddress(c *gin.Context) { p.trust.Warn(c, p.logger, &p.limiter.addresses) }
+func (p *Policy) useAddress(c *gin.Context) { p.trust.Warn(c, p.limiter.logger, &p.limiter.addresses) }

@@ -8,32 +8,37 @@ import (
 	"time"
 
 	"github.com/gin-gonic/gin"
+
+	"github.com/ginlimit/ginlimit/internal/bucket"
+	"github.com/ginlimit/ginlimit/internal/clientkey"
+	"github.com/ginlimit/ginlimit/internal/engine"
 )
 
-const (
-	maxBan = 100 * 365 * day
-)
+const maxBan = 100 * 365 * day
 
 // The options of a policy. Given to [NewLimiter] they are the defaults of its policies.
 
 // WithKey sets the function that returns a request's key, by default [ByClientIP]. Policies with different
 // keys need different names, also in different processes, or user 7 and tenant 7 would share a bucket.
 func WithKey(f KeyFunc) Option {
-	return setting(func(c *config) {
-		c.use("WithKey")
+	return setting{"WithKey", func(c *config) {
 		c.require(f != nil, "WithKey: the function is nil")
-		c.key, c.keyed = f, true
-	})
+		c.key = f
+	}}
 }
 
 // policyOption adds the limit to a policy's.
-func (l Limit) policyOption(c *config) { c.limits = append(c.limits, l) }
+func (l Limit) policyOption(c *config) { c.counts.limits = append(c.counts.limits, l) }
 
 // WithLimits adds limits to a policy, as if each were an option.
 func WithLimits(limits ...Limit) PolicyOption {
-	limits = slices.Clone(limits)
-	return policySetting(func(c *config) { c.limits = append(c.limits, limits...) })
+	return limitList(slices.Clone(limits))
 }
+
+// limitList is the option of [WithLimits]. It has no name: limits add to each other.
+type limitList []Limit
+
+func (l limitList) policyOption(c *config) { c.counts.limits = append(c.counts.limits, l...) }
 
 // WithLimitFunc sets a function that returns all limits of a client, at least one, such as [Plans.Limits].
 // client is what the [KeyFunc] returned; ctx is the request's, or the method's. If f returns an error, no
@@ -41,22 +46,20 @@ func WithLimits(limits ...Limit) PolicyOption {
 // keeps the buckets. The policy itself may only have [InFlight], for clients whose limits have none. If a
 // client's InFlight becomes less, requests in flight go on.
 func WithLimitFunc(f func(ctx context.Context, client string) ([]Limit, error)) PolicyOption {
-	return policySetting(func(c *config) {
-		c.use("WithLimitFunc")
+	return policySetting{"WithLimitFunc", func(c *config) {
 		c.require(f != nil, "WithLimitFunc: the function is nil")
-		c.limitFunc = f
-	})
+		c.counts.limitFunc = f
+	}}
 }
 
 // WithCost sets how many tokens a request takes, by default 1. A cost of 0 takes nothing: headers are set and
 // the request passes, blocked or not, unless the limit prohibits. A cost below 0 goes to the error handler. A
 // cost above a limit's Burst is denied without Retry-After.
 func WithCost(f func(*gin.Context) int) Option {
-	return setting(func(c *config) {
-		c.use("WithCost")
+	return setting{"WithCost", func(c *config) {
 		c.require(f != nil, "WithCost: the function is nil")
-		c.cost = f
-	})
+		c.asks.cost = f
+	}}
 }
 
 // WithRefund gives a request's tokens back if f returns true, so that only failed logins count, say. f is
@@ -64,17 +67,16 @@ func WithCost(f func(*gin.Context) int) Option {
 // begun. Only tokens that the bucket still lacks are given back, and none after a [Policy.Reset]. Redis'
 // errors go to the context's Errors. It excludes [WithSettle].
 func WithRefund(f func(*gin.Context) bool) Option {
-	return setting(func(c *config) {
-		c.use("WithRefund")
+	return setting{"WithRefund", func(c *config) {
 		if c.require(f != nil, "WithRefund: the function is nil") {
-			c.refund = func(c *gin.Context, n int) int {
+			c.asks.settle = func(c *gin.Context, n int) int {
 				if f(c) {
 					return 0
 				}
 				return n
 			}
 		}
-	})
+	}}
 }
 
 // WithSettle sets the function that returns how many tokens a request really took, at least 0. The request
@@ -83,12 +85,11 @@ func WithRefund(f func(*gin.Context) bool) Option {
 // see [Reservation.Settle]. Negative numbers and Redis' errors change nothing and go to the context's Errors.
 // It excludes [WithRefund].
 func WithSettle(f func(*gin.Context) int) Option {
-	return setting(func(c *config) {
-		c.use("WithSettle")
+	return setting{"WithSettle", func(c *config) {
 		if c.require(f != nil, "WithSettle: the function is nil") {
-			c.settle = func(c *gin.Context, _ int) int { return f(c) }
+			c.asks.settle = func(c *gin.Context, _ int) int { return f(c) }
 		}
-	})
+	}}
 }
 
 // WithFloor reserves n tokens of each limit for policies with a lower floor on the same buckets, which
@@ -97,12 +98,11 @@ func WithSettle(f func(*gin.Context) int) Option {
 // reserved tokens. n is below each limit's Burst, less what [WithLease] keeps of it. If a client's limit from
 // [WithLimitFunc] holds no more than n, the policy denies.
 func WithFloor(n int) Option {
-	return setting(func(c *config) {
-		c.use("WithFloor")
+	return setting{"WithFloor", func(c *config) {
 		if c.require(n >= 0, "WithFloor(%d): want at least 0", n) {
-			c.floor = n
+			c.counts.floor = n
 		}
-	})
+	}}
 }
 
 // WithQueue lets a request wait for tokens or a slot instead of being denied: in each process up to length
@@ -118,14 +118,13 @@ func WithFloor(n int) Option {
 // and a policy [WithDryRun] never wait. A waiting request keeps the limits that it arrived with. length is at
 // least 1, wait above 0 and at most a day; a policy without a limit that counts is an error.
 func WithQueue(length int, wait time.Duration) Option {
-	return setting(func(c *config) {
-		c.use("WithQueue")
+	return setting{"WithQueue", func(c *config) {
 		if c.require(length >= 1, "WithQueue(%d, %s): want a length of at least 1", length, wait) &&
 			c.require(0 < wait && wait <= maxTimeout,
 				"WithQueue(%d, %s): want a wait of more than 0 and at most %s", length, wait, maxTimeout) {
-			c.queue, c.queueWait = length, wait
+			c.asks.queue = engine.Queue{Length: length, Wait: wait}
 		}
-	})
+	}}
 }
 
 // WithBan bans a denied client for first. If it is denied again soon after, the next ban is twice as long, up
@@ -141,25 +140,24 @@ func WithQueue(length int, wait time.Duration) Option {
 // say. But more requests at once than the limit holds are denied and ban, even if all would succeed.
 // Without Redis, each process has its own bans. docs/guide.md has more.
 func WithBan(first, longest time.Duration) Option {
-	return setting(func(c *config) {
-		c.use("WithBan")
+	return setting{"WithBan", func(c *config) {
 		ok := c.require(first >= time.Millisecond, "WithBan(%s, %s): want a first ban of at least 1ms", first, longest)
 		const fault = "WithBan(%s, %s): want a longest ban of at "
 		ok = c.require(longest >= first, fault+"least the first", first, longest) && ok
 		if c.require(longest <= maxBan, fault+"most %s", first, longest, maxBan) && ok {
-			c.banFirst, c.banLongest = first, longest
+			ban := bucket.NewBan(milliseconds(first), milliseconds(longest))
+			c.counts.ban = &ban
 		}
-	})
+	}}
 }
 
 // WithSkip bypasses the policy if f returns true: the request is not counted and gets no headers. In a policy
 // it replaces the limiter's default.
 func WithSkip(f func(*gin.Context) bool) Option {
-	return setting(func(c *config) {
-		c.use("WithSkip")
+	return setting{"WithSkip", func(c *config) {
 		c.require(f != nil, "WithSkip: the function is nil")
-		c.skip = f
-	})
+		c.exempts.skip = f
+	}}
 }
 
 // WithAllowList bypasses the policy for addresses in these networks: their requests are not counted. It goes
@@ -168,21 +166,21 @@ func WithSkip(f func(*gin.Context) bool) Option {
 // trusts X-Forwarded-For from any client, as by default, the list has no effect, and the log says so as an
 // error.
 func WithAllowList(p ...netip.Prefix) Option {
-	p = slices.Clone(p)
-	return setting(func(c *config) {
-		c.use("WithAllowList")
-		c.allow = p
-	})
+	networks, err := clientkey.NewNetworks(p)
+	return setting{"WithAllowList", func(c *config) {
+		c.require(err == nil, "WithAllowList: %v", err)
+		c.exempts.allowed = networks
+	}}
 }
 
 // WithDenyList answers requests from addresses in these networks with 403; the rest is as in [WithAllowList].
 // For temporary bans, prefer [Policy.Block].
 func WithDenyList(p ...netip.Prefix) Option {
-	p = slices.Clone(p)
-	return setting(func(c *config) {
-		c.use("WithDenyList")
-		c.deny = p
-	})
+	networks, err := clientkey.NewNetworks(p)
+	return setting{"WithDenyList", func(c *config) {
+		c.require(err == nil, "WithDenyList: %v", err)
+		c.exempts.denied = networks
+	}}
 }
 
 // WithDryRun counts requests but denies none, to try a limit. In the next handler, [Results] has what it
@@ -191,21 +189,17 @@ func WithDenyList(p ...netip.Prefix) Option {
 // removed. It waits for nothing, sets no headers, and adds errors to the context's Errors only. Methods of
 // its [Policy] use the same keys.
 func WithDryRun() Option {
-	return setting(func(c *config) {
-		c.use("WithDryRun")
-		c.dryRun = true
-	})
+	return setting{"WithDryRun", func(c *config) { c.dryRun = true }}
 }
 
 // WithHeaders selects the header fields that report limits. The default is [XRateLimit]. A 429 has
 // Retry-After and Cache-Control in any case.
 func WithHeaders(h Headers) Option {
-	return setting(func(c *config) {
-		c.use("WithHeaders")
+	return setting{"WithHeaders", func(c *config) {
 		c.require(h&^(XRateLimit|RateLimitDraft) == 0,
 			"WithHeaders(%d): want XRateLimit, RateLimitDraft, both, or NoHeaders", h)
-		c.headers = h
-	})
+		c.answers.headers = h
+	}}
 }
 
 // WithHeaderFunc sets further headers, after those of [WithHeaders]. f gets a Result for each limit of the
@@ -213,21 +207,19 @@ func WithHeaders(h Headers) Option {
 // each f is called, last the f of the policy closest to exhaustion. If they deny it, only the answering
 // policy's f is called. A full queue denies without a look at other limits, whose Remaining is then 0.
 func WithHeaderFunc(f func(http.Header, []Result)) Option {
-	return setting(func(c *config) {
-		c.use("WithHeaderFunc")
+	return setting{"WithHeaderFunc", func(c *config) {
 		c.require(f != nil, "WithHeaderFunc: the function is nil")
-		c.headerFunc = f
-	})
+		c.answers.headerFunc = f
+	}}
 }
 
 // WithDeniedHandler sets the function that answers a denied request, by default with a problem+json body (RFC
 // 9457). The status 429 and the headers are set before, and the request is aborted, whatever f does.
 func WithDeniedHandler(f func(*gin.Context, Result)) Option {
-	return setting(func(c *config) {
-		c.use("WithDeniedHandler")
+	return setting{"WithDeniedHandler", func(c *config) {
 		c.require(f != nil, "WithDeniedHandler: the function is nil")
-		c.deniedHandler = f
-	})
+		c.answers.deniedHandler = f
+	}}
 }
 
 // WithErrorHandler sets the function that answers a request without a decision. The default adds the error to
@@ -235,9 +227,8 @@ func WithDeniedHandler(f func(*gin.Context, Result)) Option {
 // lets it pass, unlimited, by calling [gin.Context.Next]. Do not send the error's text to clients. A 500 that
 // the application causes is logged as a warning, at most once a minute for each policy.
 func WithErrorHandler(f func(*gin.Context, error)) Option {
-	return setting(func(c *config) {
-		c.use("WithErrorHandler")
+	return setting{"WithErrorHandler", func(c *config) {
 		c.require(f != nil, "WithErrorHandler: the function is nil")
-		c.errorHandler = f
-	})
+		c.answers.errorHandler = f
+	}}
 }

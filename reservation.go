@@ -93,7 +93,9 @@ func checkCharges(charges []Charge) error {
 			continue
 		}
 		fault(c.Policy.checkTenant())
-		fault(c.Policy.checkBeside(len(charges) - 1))
+		if len(charges) > 1 && c.Policy.leases() {
+			fault(excluded("WithLease", severalPolicies).err())
+		}
 		for j, before := range charges[:i] {
 			switch {
 			case !before.Policy.made():
@@ -122,8 +124,8 @@ type reserving struct {
 type pendingCharge struct {
 	Charge
 	observed observation
-	limits   *limitSet // nil if nobody is asked, as a dry run could not
-	at       int       // of its ask
+	limits   *policyLimits // nil if nobody is asked, as a dry run could not
+	at       int           // of its ask
 	result   Result
 }
 
@@ -174,7 +176,7 @@ func (t *pendingCharge) asks() engine.Ask {
 	ask := t.Policy.askOf(t.Client, t.limits)
 	ask.N, ask.Settles = int64(t.N), true
 	if !t.Policy.dryRun {
-		ask.Queue = engine.Queue{Length: t.Policy.queue, Wait: t.Policy.queueWait}
+		ask.Queue = t.Policy.asks.queue
 	}
 	return ask
 }

@@ -51,7 +51,7 @@ func newState(c *gin.Context, policies []*Policy) *requestState {
 	for i, p := range policies {
 		s.parts[i].policy = p
 	}
-	if policies[0].observers != nil {
+	if policies[0].limiter.observers != nil {
 		s.began = time.Now()
 	}
 	if newest := newestState(c); newest != nil {
@@ -95,8 +95,8 @@ func (s *requestState) set(c *gin.Context) {
 	for other := s.before.Load(); other != nil; other = other.before.Load() {
 		for i := range s.parts {
 			t := &s.parts[i]
-			if t.sharesWith(other) && !t.policy.warned.Swap(true) {
-				t.policy.logger.WarnContext(c.Request.Context(),
+			if t.sharesWith(other) && !t.policy.logged.twice.Swap(true) {
+				t.policy.limiter.logger.WarnContext(c.Request.Context(),
 					"ginlimit: two handlers charge one bucket for one request; if that is not meant, "+
 						"give them different names",
 					"name", t.policy.name)
@@ -214,17 +214,17 @@ func (s *requestState) writeHeaders(header http.Header, denial *part) {
 		return
 	}
 	for i := range s.parts {
-		if t := &s.parts[i]; t.reported() && t.policy.headers != NoHeaders {
+		if t := &s.parts[i]; t.reported() && t.policy.answers.headers != NoHeaders {
 			s.reportDegraded(header, t)
 		}
 	}
-	closest := s.closest(func(t *part) bool { return t.reported() && t.policy.headers&XRateLimit != 0 })
+	closest := s.closest(func(t *part) bool { return t.reported() && t.policy.answers.headers&XRateLimit != 0 })
 	for i := range s.parts { // else an earlier handler has reported it
 		if &s.parts[i] == closest {
 			s.report(header, closest)
 		}
 	}
-	funcs := s.chain(func(t *part) bool { return t.reported() && t.policy.headerFunc != nil })
+	funcs := s.chain(func(t *part) bool { return t.reported() && t.policy.answers.headerFunc != nil })
 	slices.SortStableFunc(funcs, func(a, b *part) int { // of fields of one name the closest counts
 		switch {
 		case a.result.closerThan(b.result):
@@ -247,7 +247,7 @@ func (p *Policy) isDegraded(r Result) bool {
 // report sets the X-RateLimit fields to the result of a policy, if it sets them and the request is not
 // unlimited.
 func (s *requestState) report(h http.Header, t *part) {
-	if r := t.result; t.policy.headers&XRateLimit != 0 && r.Limit.Rate >= 0 {
+	if r := t.result; t.policy.answers.headers&XRateLimit != 0 && r.Limit.Rate >= 0 {
 		s.fields.SetXRateLimit(h, int64(r.Limit.burst()), int64(r.Remaining), httpfields.Seconds(r.ResetAfter))
 	}
 	s.reportDegraded(h, t)
@@ -255,14 +255,14 @@ func (s *requestState) report(h http.Header, t *part) {
 
 // reportDegraded sets the field that says that Redis should have decided and did not.
 func (s *requestState) reportDegraded(h http.Header, t *part) {
-	if t.policy.headers != NoHeaders && t.policy.isDegraded(t.result) {
+	if t.policy.answers.headers != NoHeaders && t.policy.isDegraded(t.result) {
 		s.fields.Text(h, httpfields.XRateLimitStatus, httpfields.Degraded)
 	}
 }
 
 // callHeaderFunc has the policy's function set further fields.
 func (t *part) callHeaderFunc(h http.Header) {
-	if f := t.policy.headerFunc; f != nil {
+	if f := t.policy.answers.headerFunc; f != nil {
 		f(h, t.limits.rows(t.policy.limiter.engine, t.answer))
 	}
 }
@@ -272,7 +272,7 @@ func (t *part) reported() bool { return t.answer != nil && t.phase == settled &&
 
 // inDraft reports whether RateLimit-Policy and RateLimit list the limits of the decision.
 func (t *part) inDraft() bool {
-	return t.answer != nil && !t.policy.dryRun && t.policy.headers&RateLimitDraft != 0
+	return t.answer != nil && !t.policy.dryRun && t.policy.answers.headers&RateLimitDraft != 0
 }
 
 // listLimits sets RateLimit-Policy and RateLimit from the decisions so far whose policies set these
@@ -293,7 +293,8 @@ func (s *requestState) listLimits(header http.Header, denied bool) {
 // appendDraft appends the Items of a policy.
 func (t *part) appendDraft(policies, limits []byte, denied bool) (morePolicies, moreLimits []byte) {
 	list := t.listed(make([]httpfields.Status, 0, 8))
-	return list.AppendPolicy(policies), list.AppendRateLimit(limits, denied)
+	window := func(limit int) time.Duration { return t.limits.window(limit, t.ask.Set) }
+	return list.AppendPolicy(policies, window), list.AppendRateLimit(limits, denied)
 }
 
 // listed returns the limits in the header fields, with their statuses in the given memory.
@@ -307,7 +308,7 @@ func (t *part) listed(statuses []httpfields.Status) httpfields.List {
 			More: httpfields.Seconds(one.More), Denies: one.Denies,
 		})
 	}
-	return httpfields.List{Limits: t.limits.fieldsOf(t.ask.Set), Statuses: statuses}
+	return httpfields.List{Limits: t.limits.fields, Statuses: statuses}
 }
 
 // problem returns the body of a denial, which names the limits that deny: none if the client is
@@ -321,7 +322,7 @@ func (t *part) problem(detail string) []byte {
 //
 // It is [gin.Context.Data] with the memory for the header fields in the request's state.
 func (s *requestState) answerDenied(c *gin.Context, by *part) {
-	body := by.problem(detailOf(by.result, by.n, by.policy.floor))
+	body := by.problem(detailOf(by.result, by.n, by.policy.counts.floor))
 	h := c.Writer.Header()
 	s.fields.Text(h, httpfields.ContentType, httpfields.TypeProblem)
 	s.fields.Number(h, httpfields.ContentLength, int64(len(body)))

@@ -10,16 +10,6 @@ import (
 	"github.com/ginlimit/ginlimit/internal/engine"
 )
 
-// Match these with [errors.Is].
-var (
-	ErrInvalidArgument = errors.New("ginlimit: invalid argument") // a limit, an option or an argument cannot be used
-	ErrUnavailable     = engine.ErrUnavailable                    // no decision by Redis or a plan, or a closed limiter
-	ErrClosed          = engine.ErrClosed                         // the limiter is closed; it is ErrUnavailable too
-	ErrNoKey           = errors.New("ginlimit: no key")           // there is no key to count under
-	ErrBadRequest      = errors.New("ginlimit: bad request")      // the client is at fault; answered 400
-	ErrUnknownClient   = errors.New("ginlimit: unknown client")   // the client has no plan; answered 403
-)
-
 // Source is where a decision was made.
 type Source uint8
 

@@ -28,11 +28,10 @@ import (
 // with a dynamic threshold (Choudhury and Hahne, IEEE/ACM Transactions on Networking, 1998): see
 // docs/fair.md.
 func WithShares(f func(c *gin.Context) (tenant string, weight int)) PolicyOption {
-	return policySetting(func(c *config) {
-		c.use("WithShares")
+	return policySetting{"WithShares", func(c *config) {
 		c.require(f != nil, "WithShares: the function is nil")
-		c.shares = f
-	})
+		c.counts.shares = f
+	}}
 }
 
 // Share returns the policy for one tenant. The methods of a policy [WithShares] need it, except
@@ -50,7 +49,7 @@ func (p *Policy) Share(tenant string, weight int) *Policy {
 // tenantOf returns a tenant of the policy, or every error in it.
 func (p *Policy) tenantOf(name string, weight int) (bucket.Tenant, error) {
 	var errs []error
-	if p.shares == nil {
+	if p.counts.shares == nil {
 		errs = append(errs, fmt.Errorf("%w: Share needs a policy with WithShares", ErrInvalidArgument))
 	}
 	if name == "" {
@@ -67,10 +66,10 @@ func (p *Policy) tenantOf(name string, weight int) (bucket.Tenant, error) {
 
 // tenantOfRequest returns the tenant of a request, or none of a policy without shares.
 func (p *Policy) tenantOfRequest(c *gin.Context) (bucket.Tenant, error) {
-	if p.shares == nil {
+	if p.counts.shares == nil {
 		return bucket.Tenant{}, nil
 	}
-	return p.tenantOf(p.shares(c))
+	return p.tenantOf(p.counts.shares(c))
 }
 
 // ofAll returns the policy for all tenants together, if it is not for one.
@@ -83,7 +82,7 @@ func (p *Policy) ofAll() *Policy {
 
 // checkTenant reports why a method has no tenant that it needs.
 func (p *Policy) checkTenant() error {
-	if p.shares != nil && !p.all && p.tenantErr == nil && p.tenant.Name == "" {
+	if p.counts.shares != nil && !p.all && p.tenantErr == nil && p.tenant.Name == "" {
 		return fmt.Errorf("%w: the policy has WithShares: call Share(tenant, weight) before this method", ErrInvalidArgument)
 	}
 	return p.tenantErr
@@ -96,33 +95,10 @@ const tokensPerTenant = 8
 // warnBurst logs once that a burst is too small for the tenants that share it, after a denial beside
 // others. No tenant may use the floor, so it comes on top.
 func (p *Policy) warnBurst(ctx context.Context, a *engine.Answer, r Result) {
-	want := tokensPerTenant*a.BusyCost + int64(p.floor)
-	if a.BusyCost > 0 && int64(r.Limit.burst()) < want && !p.burstWarned.Swap(true) {
-		p.logger.WarnContext(ctx, "ginlimit: the burst is too small for the tenants that were busy; "+
+	want := tokensPerTenant*a.BusyCost + int64(p.counts.floor)
+	if a.BusyCost > 0 && int64(r.Limit.burst()) < want && !p.logged.smallBurst.Swap(true) {
+		p.limiter.logger.WarnContext(ctx, "ginlimit: the burst is too small for the tenants that were busy; "+
 			"tenants below their share may be denied because of others",
 			"name", p.name, "limit", r.Limit.String(), "burst", r.Limit.burst(), "want", want)
 	}
-}
-
-// checkShared reports why tenants cannot share the limits of a client.
-func checkShared(limits []Limit) error {
-	errs := []error{checkBursts(limits)}
-	for _, row := range exclusions {
-		if row.option == "WithShares" && hasKind(row.other, limits) {
-			errs = append(errs, row.err())
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// checkBursts reports the limits that are too large to be shared.
-func checkBursts(limits []Limit) error {
-	var errs []error
-	for _, l := range limits {
-		if l.InFlight == 0 && l.burst() > bucket.MaxSharedBurst {
-			errs = append(errs, invalid("WithShares: %s has a burst of more than %d; count in larger units",
-				l, bucket.MaxSharedBurst))
-		}
-	}
-	return errors.Join(errs...)
 }

@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// Networks is a set of networks.
+// Networks is a set of networks. The zero Networks is empty.
 type Networks struct {
 	lengths  []int // of the prefixes
 	prefixes map[netip.Prefix]struct{}
@@ -15,8 +15,8 @@ type Networks struct {
 
 // NewNetworks returns the set of prefixes, each in the form of [Canonical] addresses, and all
 // errors in them.
-func NewNetworks(prefixes []netip.Prefix) (*Networks, error) {
-	set := &Networks{prefixes: map[netip.Prefix]struct{}{}}
+func NewNetworks(prefixes []netip.Prefix) (Networks, error) {
+	set := Networks{prefixes: map[netip.Prefix]struct{}{}}
 	var errs []error
 	for _, p := range prefixes {
 		switch wraps := p.Addr().Is4In6() || nat64.Contains(p.Addr()); {
@@ -37,6 +37,9 @@ func NewNetworks(prefixes []netip.Prefix) (*Networks, error) {
 	}
 	return set, errors.Join(errs...)
 }
+
+// IsEmpty reports whether there is no network.
+func (n *Networks) IsEmpty() bool { return len(n.lengths) == 0 }
 
 // Contains reports whether a [Canonical] address is in one of the networks.
 func (n *Networks) Contains(addr netip.Addr) bool {

@@ -3,6 +3,7 @@ package httpfields
 import (
 	"slices"
 	"strconv"
+	"time"
 )
 
 // The fields of draft-ietf-httpapi-ratelimit-headers-11, each a List of Items with Parameters (RFC
@@ -21,12 +22,31 @@ const maxInteger = 999_999_999_999_999
 
 // Limit is a limit as clients see it in RateLimit-Policy.
 type Limit struct {
-	Name    string // as [Name] returns it; other limits of the policy have other names
+	Name    string // as [NameLimits] completes it
 	Quota   int64  // tokens
-	Window  int64  // seconds; not written if there is a unit
 	Unit    string // of the quota; "" is requests
 	Detail  string // why no wait helps; "" if one does
 	Problem []byte // the body of a denial by this limit alone: [QuotaProblem] of its detail and name
+}
+
+// NameLimits names the limits of a policy and makes their bodies, once for all responses. A limit has the
+// policy's name, followed by its own if there are several or if it has a unit, and by a number if another
+// limit has that name.
+func NameLimits(policy string, several bool, limits []Limit) {
+	policy = Name(policy)
+	for i := range limits {
+		limit := &limits[i]
+		name := policy
+		if several || limit.Unit != "" {
+			name += "-" + Name(limit.Name)
+		}
+		limit.Name = name
+		taken := func(other Limit) bool { return other.Name == limit.Name }
+		for n := 2; slices.ContainsFunc(limits[:i], taken); n++ {
+			limit.Name = name + "-" + strconv.Itoa(n)
+		}
+		limit.Problem = QuotaProblem(limit.Detail, limit.Name)
+	}
 }
 
 // Status is the status of a limit after a decision, as clients see it in RateLimit.
@@ -45,15 +65,15 @@ type List struct {
 }
 
 // AppendPolicy appends the Items of RateLimit-Policy, one for each limit: a quota in a window, or a
-// quota of a unit at once.
-func (l *List) AppendPolicy(dst []byte) []byte {
+// quota of a unit at once. Windows are asked for each time, as months differ.
+func (l *List) AppendPolicy(dst []byte, window func(limit int) time.Duration) []byte {
 	for i := range l.Limits {
 		limit := &l.Limits[i]
 		dst = appendParameter(appendName(dst, limit.Name), ";q=", limit.Quota)
 		if limit.Unit != "" {
 			dst = append(append(append(dst, `;qu="`...), limit.Unit...), '"')
 		} else {
-			dst = appendParameter(dst, ";w=", limit.Window)
+			dst = appendParameter(dst, ";w=", Seconds(window(i)))
 		}
 	}
 	return dst
@@ -96,7 +116,7 @@ func (l *List) Problem(detail string) []byte {
 		}
 	}
 	if len(denying) == 1 {
-		if only := &l.Limits[denying[0]]; only.Problem != nil && only.Detail == detail {
+		if only := &l.Limits[denying[0]]; only.Detail == detail {
 			return only.Problem
 		}
 	}

@@ -2,7 +2,6 @@ package httpfields
 
 import (
 	"slices"
-	"strconv"
 	"strings"
 )
 
@@ -22,15 +21,6 @@ func Name(name string) string {
 		}
 	}
 	return string(text)
-}
-
-// FreeName returns the name, followed by a number from 2 if the name is taken.
-func FreeName(name string, taken []string) string {
-	own := name
-	for i := 2; slices.Contains(taken, own); i++ {
-		own = name + "-" + strconv.Itoa(i)
-	}
-	return own
 }
 
 // IsToken reports whether text is a token, as the name of a header field is (RFC 9110, section

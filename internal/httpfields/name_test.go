@@ -37,13 +37,28 @@ func TestName(t *testing.T) {
 	}
 }
 
-func TestFreeName(t *testing.T) {
+func TestNamesOfLimits(t *testing.T) {
 	t.Parallel()
-	require.Equal(t, "a", httpfields.FreeName("a", nil))
-	require.Equal(t, "a", httpfields.FreeName("a", []string{"b", "a-2"}))
-	require.Equal(t, "a-2", httpfields.FreeName("a", []string{"a"}))
-	require.Equal(t, "a-4", httpfields.FreeName("a", []string{"a-3", "a", "a-2"}))
-	require.Equal(t, "a-2-2", httpfields.FreeName("a-2", []string{"a-2", "a-3"}))
+	named := func(policy string, several bool, own ...string) (names []string) {
+		limits := make([]httpfields.Limit, len(own))
+		for i, name := range own {
+			limits[i].Name, _ = strings.CutPrefix(name, "unit ")
+			if limits[i].Name != name {
+				limits[i].Unit = httpfields.ConcurrentRequests
+			}
+		}
+		httpfields.NameLimits(policy, several, limits)
+		for _, limit := range limits {
+			require.Equal(t, string(httpfields.QuotaProblem("", limit.Name)), string(limit.Problem))
+			names = append(names, limit.Name)
+		}
+		return names
+	}
+	require.Equal(t, []string{"a"}, named("a", false, "m"))
+	require.Equal(t, []string{"limit-2nd-m", "limit-2nd-limit-15m"}, named("2nd", true, "m", "15m"))
+	require.Equal(t, []string{"a", "a-c"}, named("a", false, "m", "unit c"))
+	require.Equal(t, []string{"a-m", "a-m-2", "a-h", "a-m-3"}, named("a", true, "m", "m", "h", "m"))
+	require.Equal(t, []string{"a-m-2", "a-m", "a-m-3"}, named("a", true, "m-2", "m", "m"))
 }
 
 func TestIsToken(t *testing.T) {

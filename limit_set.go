@@ -5,47 +5,29 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
 	"github.com/ginlimit/ginlimit/internal/engine"
-	"github.com/ginlimit/ginlimit/internal/httpfields"
 	"github.com/ginlimit/ginlimit/internal/rules"
-)
-
-const (
-	// maxClientLimits is how many sets of limits from its function a policy keeps checked. A further set
-	// replaces any of them: a set that is used often is soon there again.
-	maxClientLimits = 2048
-	// maxCachedLimits is the most limits of a set that is kept.
-	maxCachedLimits = 16
 )
 
 // never is the RetryAfter of what no waiting makes allowed.
 const never = rules.Never
 
-// slotsSuffix ends the name of a policy's slots.
-const slotsSuffix = "-c"
+// slotsName is the name of a policy's slots, after the policy's and a hyphen.
+const slotsName = "c"
 
-// limitSet is checked limits: as rules, and as results and header fields name them. It is immutable.
+// limitSet is checked limits: as rules, and as results name them. Once a policy has completed it, it does not
+// change.
 type limitSet struct {
 	name       string  // of the policy
 	given      []Limit // in the order given
 	rules      rules.Set
-	limits     []Limit            // that are counted
-	unlimited  Limit              // one that is never counted, if there is one
-	prohibited Limit              // one that denies everything, if there is one
-	slots      int                // requests in flight; 0 is any number
-	fields     []httpfields.Limit // of limits, then of prohibited or slots; nil outside a Policy
-	later      atomic.Pointer[laterFields]
-}
-
-// laterFields is the header fields' limits in later calendar periods.
-type laterFields struct {
-	set    *rules.Set
-	fields []httpfields.Limit
+	limits     []Limit // that are counted
+	unlimited  Limit   // one that is never counted, if there is one
+	prohibited Limit   // one that denies everything, if there is one
+	slots      int     // requests in flight; 0 is any number
 }
 
 // newLimitSet checks limits and reports every fault in them.
@@ -140,7 +122,7 @@ func (s *limitSet) result(e *engine.Engine, a *engine.Answer) Result {
 	case a.Resource == rules.Prohibited:
 		r.Limit = s.prohibited
 	case a.Resource >= len(s.limits):
-		r.Limit, r.Name = Limit{InFlight: s.slots}, s.name+slotsSuffix
+		r.Limit, r.Name = Limit{InFlight: s.slots}, s.name+"-"+slotsName
 	case a.Resource >= 0:
 		r.Limit = s.limits[a.Resource]
 	case s.unlimited == Limit{}: // only requests in flight or a ban are counted
@@ -162,7 +144,7 @@ func (s *limitSet) rows(e *engine.Engine, a *engine.Answer) []Result {
 		resource, row := -1, Result{Allowed: true, Limit: l, Name: s.name, Remaining: l.burst(), Source: FromPolicy}
 		switch {
 		case l.InFlight > 0:
-			resource, row.Name = s.rules.Slots(), s.name+slotsSuffix
+			resource, row.Name = s.rules.Slots(), s.name+"-"+slotsName
 		case l.Rate == 0, l == s.prohibited:
 			row = Result{Limit: l, Name: s.name, RetryAfter: never, Source: FromPolicy, Cause: CauseNever}
 		case l.Rate < 0:
@@ -199,129 +181,16 @@ func (s *limitSet) rows(e *engine.Engine, a *engine.Answer) []Result {
 	return rows
 }
 
-// nameFields names the limits of a set in the header fields: by the set's name, followed by the
-// limit's period if there are several.
-func (s *limitSet) nameFields() {
-	var taken []string
-	several := len(s.given) > 1
-	if s.slots > 0 { // they have a name of their own
-		several = len(s.given) > 2
+// window returns how long a counted limit takes to regain all its tokens, or the one that prohibits, in the
+// calendar periods of a set.
+func (s *limitSet) window(limit int, set *rules.Set) time.Duration {
+	if limit < len(s.limits) {
+		return set.Window(limit)
 	}
-	name := httpfields.Name(s.name)
-	add := func(l Limit, quota int64, window time.Duration, detail string) {
-		own := name
-		if several {
-			own += "-" + httpfields.Name(l.per())
-		}
-		own = httpfields.FreeName(own, taken)
-		taken = append(taken, own)
-		s.fields = append(s.fields, httpfields.Limit{
-			Name: own, Quota: quota, Window: httpfields.Seconds(window),
-			Detail: detail, Problem: httpfields.QuotaProblem(detail, own),
-		})
-	}
-	for i, l := range s.limits {
-		add(l, int64(l.burst()), s.rules.Window(i), "")
-	}
-	if s.rules.Prohibits() {
-		add(s.prohibited, 0, s.prohibitedWindow(&s.rules), httpfields.ProhibitedDetail)
-	}
-}
-
-func (s *limitSet) prohibitedWindow(set *rules.Set) time.Duration {
 	if window := set.ProhibitedWindow(); window > 0 {
 		return window
 	}
 	return s.prohibited.Period
-}
-
-// addSlots names the slots of a policy in the header fields, and returns their bucket.
-func (s *limitSet) addSlots() *bucket.Bucket {
-	own := httpfields.Name(s.name) + slotsSuffix
-	s.fields = append(s.fields, httpfields.Limit{
-		Name: own, Quota: int64(s.slots), Unit: httpfields.ConcurrentRequests,
-		Problem: httpfields.QuotaProblem("", own),
-	})
-	slots := bucket.NewSlots(int64(s.slots))
-	return &slots
-}
-
-// fieldsOf returns the limits in the header fields, in the calendar periods of a set.
-func (s *limitSet) fieldsOf(set *rules.Set) []httpfields.Limit {
-	if set == &s.rules || set.Ends() == 0 {
-		return s.fields
-	}
-	if later := s.later.Load(); later != nil && later.set == set {
-		return later.fields
-	}
-	fields := slices.Clone(s.fields)
-	for i := range s.limits {
-		fields[i].Window = httpfields.Seconds(set.Window(i))
-	}
-	if set.Prohibits() {
-		fields[len(s.limits)].Window = httpfields.Seconds(s.prohibitedWindow(set))
-	}
-	s.later.Store(&laterFields{set, fields})
-	return fields
-}
-
-// fieldOf returns the index in the header fields of a resource.
-func (s *limitSet) fieldOf(resource int) int {
-	if resource >= 0 && resource < len(s.limits) {
-		return resource
-	}
-	return len(s.limits) // it prohibits, or is the slots
-}
-
-// clientLimits are the limits of a client, as a key of a map.
-type clientLimits struct {
-	n      int // of limits
-	limits [4]Limit
-	more   any // clientLimits of those that follow; nil if there are none
-}
-
-func newClientLimits(limits []Limit) (c clientLimits) {
-	c.n = copy(c.limits[:], limits)
-	if c.n < len(limits) {
-		c.more = newClientLimits(limits[c.n:])
-	}
-	return c
-}
-
-// limitCache keeps limits of clients that were checked. The zero limitCache is empty.
-type limitCache struct {
-	mu   sync.RWMutex // guards sets
-	sets map[clientLimits]*limitSet
-}
-
-// get returns the set of a client's limits, or nil.
-func (c *limitCache) get(limits []Limit) *limitSet {
-	if len(limits) > maxCachedLimits {
-		return nil
-	}
-	key := newClientLimits(limits)
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	return c.sets[key]
-}
-
-// keep keeps the set of a client's limits.
-func (c *limitCache) keep(limits []Limit, s *limitSet) {
-	if len(limits) > maxCachedLimits {
-		return
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if len(c.sets) >= maxClientLimits {
-		for some := range c.sets { // a map begins with any of its keys
-			delete(c.sets, some)
-			break
-		}
-	}
-	if c.sets == nil {
-		c.sets = map[clientLimits]*limitSet{}
-	}
-	c.sets[newClientLimits(limits)] = s
 }
 
 // checkBlockable reports why the limits cannot be blocked for d.
