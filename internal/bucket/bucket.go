@@ -51,7 +51,7 @@ type State struct {
 
 	Shares *Shares // of Tenants; it does not change
 
-	Era int64 // in the process: how many resets there had been before, of any key
+	Era int64 // in the process: how many resets, and Gives of all of a window, there had been before, of any key
 }
 
 // New returns the bucket of a limit. Its rate and period are positive and its burst is at least 1.

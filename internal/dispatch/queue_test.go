@@ -265,7 +265,7 @@ func TestNumbersAreAsDocumented(t *testing.T) {
 	for text, document := range map[string]string{
 		"| 16,384 decisions wait for this server |":                     "operations.md",
 		"Above 100 ms a request is no longer sent by its own goroutine": "operations.md",
-		"and up to four probes":                                         "operations.md",
+		"With fewer than 5 connections":                                 "operations.md",
 	} {
 		all, err := os.ReadFile("../../docs/" + document)
 		require.NoError(t, err)
@@ -273,5 +273,5 @@ func TestNumbersAreAsDocumented(t *testing.T) {
 	}
 	require.Equal(t, 16_384, MaxQueue)
 	require.Equal(t, 100*time.Millisecond, maxInline)
-	require.Equal(t, 4, maxProbes)
+	require.Equal(t, 5, maxProbes+1)
 }

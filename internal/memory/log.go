@@ -72,6 +72,21 @@ func (l *log) merge() []logEntry {
 	return l.live()
 }
 
+// expireLocked removes the tokens of a window that no longer count.
+func (s *shard) expireLocked(w *entry, now int64) {
+	if w.full <= now {
+		s.emptyLocked(w)
+	}
+	if w.log == nil {
+		return
+	}
+	period := w.full - w.log.entries[len(w.log.entries)-1].at
+	for w.log.live()[0].at+period <= now {
+		w.value -= w.log.live()[0].tokens
+		w.log.expired++
+	}
+}
+
 // shrinkLogLocked merges the entries of the longest log in a sample.
 func (s *shard) shrinkLogLocked(now int64) {
 	longest := s.largestLocked(func(e *entry) int { return e.log.room() })

@@ -145,6 +145,9 @@ func (c *record) merge() {
 // claimedLocked returns how many units of a call may still be given back.
 func (s *shard) claimedLocked(r *request, i int) int64 {
 	b := &r.buckets[i]
+	if r.Claims[i].Mark == bucket.NoMark {
+		return 0
+	}
 	if r.Records == bucket.NoRecords {
 		return min(r.N, bucket.MaxUnits/b.Cost) * b.Cost
 	}

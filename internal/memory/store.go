@@ -31,7 +31,7 @@ type shard struct {
 	mu      sync.Mutex
 	max     int // the most buckets it holds
 	buckets map[id]*entry
-	resets  int64  // how many there have been
+	era     int64  // how many resets there have been, and Gives of all of a window
 	spare   *entry // a removed entry, to reuse its memory
 	request request
 
@@ -49,7 +49,7 @@ type entry struct {
 	full  int64
 	value int64 // the key's value: the rounding rest of full; a window's tokens taken; a ban's ordinal
 	block int64 // the millisecond at which a block ends
-	born  int64 // how many resets there had been when it was made
+	born  int64 // the era when it was made or emptied
 	log   *log  // a sliding window's; nil while all tokens were taken a period before full
 
 	record  *record  // the give-backs of a bucket; nil in a bucket's own entry
@@ -95,40 +95,6 @@ func New(buckets int) *Store {
 	return s
 }
 
-// Do applies an Op to all buckets of a key or to none, and sets the states found. The caller counts
-// slots and has set their state.
-func (s *Store) Do(key []byte, buckets []bucket.Bucket, op bucket.Op, states []bucket.State) {
-	shard := s.shard(key)
-	shard.mu.Lock()
-	defer shard.mu.Unlock()
-	shard.request = request{op, key, buckets, states, time.Since(s.start).Milliseconds()}
-	r := &shard.request
-	if op.Verb == bucket.Reset {
-		shard.resets++
-	}
-	if op.Verb == bucket.Reset && op.Tenant.Name == "" {
-		for i := range buckets {
-			states[i] = bucket.State{}
-			shard.forgetLocked(r.id(i))
-			shard.forgetLocked(r.recordID(i))
-		}
-		return
-	}
-	charges := op.Charges
-	for i := range buckets {
-		kinds[buckets[i].Kind].find(shard, r, i)
-		states[i].Era = shard.resets
-		charges = buckets[i].Fits(states[i], charges, max(1, op.Tokens(i)))
-	}
-	if op.Verb == bucket.Reset {
-		shard.resetTenantLocked(r)
-		return
-	}
-	for i := range buckets {
-		kinds[buckets[i].Kind].change(shard, r, i, charges)
-	}
-}
-
 func (s *Store) shard(key []byte) *shard { return &s.shards[maphash.Bytes(s.seed, key)%shards] }
 
 // Len returns the number of entries, including expired ones that are not yet removed.
@@ -159,7 +125,7 @@ func (s *shard) newEntryLocked(r *request, id id) *entry {
 		e = new(entry)
 	}
 	s.spare = nil
-	e.born = s.resets
+	e.born = s.era
 	s.buckets[id] = e
 	return e
 }

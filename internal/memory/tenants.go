@@ -111,11 +111,11 @@ func (s *shard) changeTenantsLocked(r *request, i int, charges int64) {
 func (s *shard) resetTenantLocked(r *request) {
 	level := r.states[0].Level
 	if units := min(level, r.buckets[1].Holds(r.states[1].Shares, level)); units > 0 {
-		s.setLevelLocked(r, 0, level-units, 0)
+		s.writeLevelLocked(r, 0, level-units)
 		s.changeTenantsLocked(r, 1, 0)
 	}
 	if e := s.buckets[r.id(0)]; e != nil {
-		e.born = s.resets
+		e.born = s.era
 	}
 }
 

@@ -2,66 +2,14 @@ package memory
 
 import "github.com/ginlimit/ginlimit/internal/bucket"
 
-// findTokensLocked sets the state of a token bucket.
-func (s *shard) findTokensLocked(r *request, i int) {
+// readToken sets the state of a token bucket.
+func readToken(s *shard, r *request, i int) {
 	b, e := &r.buckets[i], s.buckets[r.id(i)]
 	level := e.level(b, r.now)
 	if r.Verb == bucket.Take && e != nil && e.block > r.now { // the limit may have been raised
 		level = max(level, b.BlockLevel(e.block-r.now))
 	}
 	r.states[i] = bucket.State{Level: level}
-}
-
-// changeTokensLocked takes from, gives back to, or blocks a token bucket in the state found.
-func (s *shard) changeTokensLocked(r *request, i int, charges int64) {
-	b, level := &r.buckets[i], r.states[i].Level
-	switch {
-	case r.Verb == bucket.Take && charges > 0:
-		s.setLevelLocked(r, i, level+charges*b.Charge(r.Tokens(i)), 0)
-	case r.Verb == bucket.Charge:
-		var block int64
-		if e := s.buckets[r.id(i)]; e != nil {
-			block = e.block
-		}
-		if tokens := b.Debt(level, r.N); tokens > 0 {
-			s.setLevelLocked(r, i, level+tokens*b.Cost, block)
-		}
-	case r.Verb == bucket.Block:
-		s.blockLocked(r, i)
-	case r.Verb != bucket.Take && level > 0 && level < bucket.MaxUnits:
-		block := s.buckets[r.id(i)].block
-		var minLevel int64
-		if block > r.now {
-			minLevel = b.BlockLevel(block - r.now)
-		}
-		back, drained := min(s.backLocked(r, i), level-min(level, minLevel)), s.drainTimeLocked(r, i)
-		if r.Verb == bucket.Give || back < level { // else the bucket is empty of charges
-			s.recordLocked(r, i, back, drained)
-		}
-		s.setLevelLocked(r, i, level-back, block)
-	}
-}
-
-// backLocked returns how many units the request gives back.
-func (s *shard) backLocked(r *request, i int) int64 {
-	if r.Verb == bucket.Return {
-		return s.claimedLocked(r, i)
-	}
-	b := &r.buckets[i]
-	return min(r.N, bucket.MaxUnits/b.Cost) * b.Cost
-}
-
-func (s *shard) blockLocked(r *request, i int) {
-	b, e := &r.buckets[i], s.buckets[r.id(i)]
-	block := r.now + r.N
-	if e != nil {
-		block = max(e.block, block)
-	}
-	if minLevel := b.BlockLevel(r.N); e.level(b, r.now) < minLevel {
-		s.setLevelLocked(r, i, minLevel, block)
-	} else { // unchanged: the level may have been capped
-		e.block = block
-	}
 }
 
 // level returns the level of a token bucket.
@@ -79,13 +27,41 @@ func (e *entry) level(b *bucket.Bucket, now int64) int64 {
 	return ttl * b.Drain
 }
 
-// setLevelLocked sets the level of a token bucket, and when its block ends.
-func (s *shard) setLevelLocked(r *request, i int, level, block int64) {
+// writeLevelLocked sets the level of a token bucket.
+func (s *shard) writeLevelLocked(r *request, i int, level int64) {
 	if level == 0 {
 		s.forgetLocked(r.id(i))
 		return
 	}
-	ttl := bucket.CeilDiv(level, r.buckets[i].Drain)
-	e := s.entryLocked(r, i)
-	e.full, e.value, e.block = r.now+ttl, ttl*r.buckets[i].Drain-level, block
+	e, ttl := s.entryLocked(r, i), bucket.CeilDiv(level, r.buckets[i].Drain)
+	e.full, e.value = r.now+ttl, ttl*r.buckets[i].Drain-level
+}
+
+func takeToken(s *shard, r *request, i int, charges, n int64) {
+	s.writeLevelLocked(r, i, r.states[i].Level+charges*r.buckets[i].Charge(n))
+}
+
+// returnableToken leaves what a block has taken.
+func returnableToken(s *shard, r *request, i int) int64 {
+	level, e := r.states[i].Level, s.buckets[r.id(i)]
+	switch {
+	case level == bucket.MaxUnits:
+		return 0
+	case e != nil && e.block > r.now:
+		return level - min(level, r.buckets[i].BlockLevel(e.block-r.now))
+	}
+	return level
+}
+
+func giveToken(s *shard, r *request, i int, units int64) {
+	s.writeLevelLocked(r, i, r.states[i].Level-units)
+}
+
+// blockToken raises the level so that the first token comes when the block ends.
+func blockToken(s *shard, r *request, i int) {
+	b, e := &r.buckets[i], s.entryLocked(r, i)
+	e.block = max(e.block, r.now+r.N)
+	if lowest := b.BlockLevel(r.N); e.level(b, r.now) < lowest {
+		s.writeLevelLocked(r, i, lowest)
+	}
 }

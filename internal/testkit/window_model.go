@@ -23,6 +23,7 @@ type ModelWindow struct {
 	Begun   int64   // of a fixed window, if it has tokens
 	Blocked int64   // until
 	At      int64   // how late it is looked at
+	refunds int     // that have emptied it
 }
 
 // NewWindowModel returns a model whose windows are empty.
@@ -143,6 +144,9 @@ func (m *WindowModel) Refund(key string, n int64, limits []ginlimit.Limit) {
 			m.anchor(w)
 		}
 		w.Taken = w.Taken[:max(0, int64(len(w.Taken))-min(n, math.MaxInt32))]
+		if len(w.Taken) == 0 {
+			w.refunds++
+		}
 	}
 }
 
@@ -163,19 +167,20 @@ func (m *WindowModel) GiveBack(key string, at, n int64, l ginlimit.Limit) {
 	})
 }
 
-// Returns returns how what has just been taken is given back, as far as it still counts.
-func (m *WindowModel) Returns(key string, n int64, limits []ginlimit.Limit) func(*WindowModel) {
+// Returns returns how n tokens of what has just been taken are given back, as far as they still count.
+func (m *WindowModel) Returns(key string, limits []ginlimit.Limit) func(n int64) {
 	at := m.Now
-	begun := make([]int64, len(limits))
+	then := make([]ModelWindow, len(limits))
 	for i, l := range limits {
-		begun[i] = m.Window(key, l).Begun
+		then[i] = *m.Window(key, l)
 	}
-	return func(m *WindowModel) {
+	return func(n int64) {
 		for i, l := range limits {
 			w, left := m.Window(key, l), n
 			w.Taken = slices.DeleteFunc(w.Taken, func(taken int64) bool {
-				if left == 0 || m.Algorithm == ginlimit.SlidingWindow && taken != at ||
-					m.Algorithm == ginlimit.FixedWindow && w.Begun != begun[i] {
+				if left == 0 || w.refunds != then[i].refunds ||
+					m.Algorithm == ginlimit.SlidingWindow && taken != at ||
+					m.Algorithm == ginlimit.FixedWindow && w.Begun != then[i].Begun {
 					return false
 				}
 				left--

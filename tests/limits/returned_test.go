@@ -19,7 +19,8 @@ import (
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
-// TestReturnedTokensEqualModel gives back what some of many calls have taken, in any order.
+// TestReturnedTokensEqualModel settles some of many reservations, in any order, while others take, and Refunds and
+// Blocks come in between.
 func TestReturnedTokensEqualModel(t *testing.T) {
 	t.Parallel()
 	for _, a := range testkit.WindowAlgorithms {
@@ -120,12 +121,12 @@ func (k *taker) take(client string, n int, limits ...ginlimit.Limit) (ginlimit.R
 	}
 }
 
-// returnable is a call whose tokens may be given back.
+// returnable is a reservation whose tokens may be given back.
 type returnable struct {
-	limits []ginlimit.Limit
-	back   func()
-	in     func(m *testkit.WindowModel)
-	until  int64
+	*ginlimit.Reservation
+	n     int64
+	back  func(n int64) // in the model
+	until int64
 }
 
 func followReturns(t *testing.T, e testkit.Engine, seed uint64, steps int) {
@@ -139,13 +140,12 @@ func followReturns(t *testing.T, e testkit.Engine, seed uint64, steps int) {
 			[]ginlimit.Limit{{Rate: 9, Period: 20 * time.Second}}
 	}
 	var taken []returnable
-	k := newTaker(t, e)
 	pass := func(d time.Duration) { e.Advance(d); m.Advance(d) }
 	returned := 0
 	for i := range steps {
 		limits := sets[r.IntN(len(sets))]
-		client, l := limits[0].String(), limits[0]
-		key := clientOfTaker(client)
+		l := limits[0]
+		key := l.String()
 		if r.IntN(3) > 0 {
 			pass(time.Duration(r.Int64N(int64(l.Period)/int64(l.Rate) + 1)).Truncate(time.Millisecond))
 		}
@@ -155,27 +155,32 @@ func followReturns(t *testing.T, e testkit.Engine, seed uint64, steps int) {
 			d := time.Duration(1 + r.Int64N(int64(l.Period)/4))
 			require.NoError(t, e.Limiter.Block(t.Context(), key, d, limits...))
 			m.Block(key, d, limits)
+		case kind == 1: // of all: of less, nobody knows whose tokens they are
+			require.NoError(t, e.Limiter.Refund(t.Context(), key, 100, limits...))
+			m.Refund(key, 100, limits)
 		case kind < 5 && len(taken) > 0:
 			j := r.IntN(len(taken))
-			taken[j].back()
-			taken[j].in(m)
+			actual := max(0, r.Int64N(taken[j].n+2)-2)
+			require.NoError(t, taken[j].Settle(t.Context(), int(actual)))
+			taken[j].back(taken[j].n - actual)
 			taken = slices.Delete(taken, j, j+1)
 			returned++
 		default:
-			n := 1 + r.IntN(3)
-			got, back := k.take(client, n, limits...)
-			want := m.Take(key, int64(n), int64(n), limits)
-			want.Name, got.Source = "taken", 0
+			n := 1 + r.Int64N(3)
+			reserved, err := e.Limiter.Reserve(t.Context(), key, int(n), limits...)
+			require.NoError(t, err)
+			got, want := reserved.Result(), m.Take(key, n, n, limits)
+			want.Name, got.Source = got.Name, 0
 			require.Equal(t, want, got, "seed %d, step %d", seed, i)
 			if got.Granted > 0 {
-				taken = append(taken, returnable{limits, back, m.Returns(key, int64(n), limits), m.Now + l.Period.Milliseconds()})
+				taken = append(taken, returnable{reserved, n, m.Returns(key, limits), m.Now + l.Period.Milliseconds()})
 			}
 		}
 		peek, err := e.Limiter.Peek(t.Context(), key, limits...)
 		require.NoError(t, err)
 		peek.Source = 0
 		want := m.Take(key, 0, 1, limits)
-		want.Name = "taken"
+		want.Name = peek.Name
 		require.Equal(t, want, peek, "seed %d, step %d", seed, i)
 	}
 	require.Greater(t, returned, steps/10)

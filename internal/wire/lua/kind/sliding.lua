@@ -14,7 +14,9 @@
 -- Times are milliseconds since the log began; the TTL gives the current time. The only clock is
 -- Redis' key expiry: some servers deny TIME. If that clock is set back, the log's clock stands
 -- still until it has caught up.
--- A missing key is an untouched window, so expiry loses nothing.
+-- A missing key is an untouched window, so expiry loses nothing. If a Refund gives back all tokens, the
+-- header stays until they would have left: a new log would have the times of the old one, which are
+-- the marks of calls whose tokens are gone.
 
 -- at returns the time of entry i.
 local function at(w, i) return call('LINDEX', w.key, 2 * i - 1) + 0 end
@@ -120,22 +122,20 @@ end
 -- gives them back.
 local function returnable() return 0 end
 
+-- empty removes all tokens. The next ones have a later time than each of them.
+local function empty(w)
+  w.used, w.now, w.expired, w.base = 0, w.now + 1, w.entries, w.total
+  writeHeader(w)
+end
+
 -- giveLast removes the tokens that were taken last.
 local function giveLast(w, tokens)
-  tokens = min(tokens, w.used)
-  if tokens == 0 then return end
-  if tokens == w.used and w.block == 0 then
-    call('DEL', w.key)
-    return
-  end
+  if w.used == 0 then return end
+  if tokens >= w.used then return empty(w) end
   w.used, w.total = w.used - tokens, (w.total - tokens) % wrap
-  w.left = 0
-  local last = w.expired
-  if w.used > 0 then
-    last = find(w, 1 + w.expired, function(i) return taken(w, i) >= w.used end)
-    w.left = at(w, last) + w.period - w.now
-    call('LSET', w.key, 2 * last, format('%d', w.total))
-  end
+  local last = find(w, 1 + w.expired, function(i) return taken(w, i) >= w.used end)
+  w.left = at(w, last) + w.period - w.now
+  call('LSET', w.key, 2 * last, format('%d', w.total))
   last = last - w.expired
   writeHeader(w) -- before LTRIM, which succeeds where memory is full
   call('LTRIM', w.key, '0', 2 * last)
@@ -177,7 +177,8 @@ local function giveMarked(w, tokens, mark)
   local i = find(w, 1 + w.expired, function(i) return at(w, i) >= mark end)
   if at(w, i) ~= mark then return end
   local own = taken(w, i) - (i > 1 + w.expired and taken(w, i - 1) or 0)
-  if own <= tokens and own == w.used and w.block == 0 then
+  if own <= tokens and own == w.used then
+    if w.base > 0 or w.block > 0 then return empty(w) end -- perhaps a Refund has emptied the log before
     call('DEL', w.key)
     return
   end
@@ -190,9 +191,7 @@ local function giveMarked(w, tokens, mark)
     after[#after + 1], after[#after + 2] = tail[j], format('%d', (tail[j + 1] - tokens) % wrap)
   end
   w.used, w.total = w.used - tokens, (w.total - tokens) % wrap
-  if w.used == 0 then
-    w.left = 0
-  elseif #after == 0 then
+  if #after == 0 then
     w.left = at(w, i - 1) + w.period - w.now
   end
   local before = 2 * (i - w.expired - 1)

@@ -1,0 +1,115 @@
+package memory
+
+import (
+	"time"
+
+	"github.com/ginlimit/ginlimit/internal/bucket"
+)
+
+// Do applies an Op to all buckets of a key or to none, and sets the states found, as decide.lua does.
+// The caller counts slots and has set their state.
+func (s *Store) Do(key []byte, buckets []bucket.Bucket, op bucket.Op, states []bucket.State) {
+	shard := s.shard(key)
+	shard.mu.Lock()
+	defer shard.mu.Unlock()
+	shard.request = request{op, key, buckets, states, time.Since(s.start).Milliseconds()}
+	r := &shard.request
+	if op.Verb == bucket.Reset {
+		shard.era++
+	}
+	if op.Verb == bucket.Reset && op.Tenant.Name == "" {
+		for i := range buckets {
+			states[i] = bucket.State{}
+			shard.forgetLocked(r.id(i))
+			shard.forgetLocked(r.recordID(i))
+		}
+		return
+	}
+	charges := op.Charges
+	for i := range buckets {
+		kinds[buckets[i].Kind].read(shard, r, i)
+		states[i].Era = shard.era
+		charges = buckets[i].Fits(states[i], charges, max(1, op.Tokens(i)))
+	}
+	if op.Verb == bucket.Reset {
+		shard.resetTenantLocked(r)
+		return
+	}
+	for i := range buckets {
+		kinds[buckets[i].Kind].change(shard, r, i, charges)
+	}
+}
+
+// changeLimitLocked changes a limit in the state found. Of a Take, charges are made.
+func (s *shard) changeLimitLocked(r *request, i int, charges int64) {
+	b, kind := &r.buckets[i], &limits[r.buckets[i].Kind]
+	switch r.Verb {
+	case bucket.Take:
+		if charges > 0 {
+			kind.take(s, r, i, charges, r.Tokens(i))
+		}
+		if kind.untilFree != nil {
+			s.setWaitsLocked(r, i, kind)
+		}
+	case bucket.Charge:
+		if tokens := b.Debt(s.usedLocked(r, i), r.N); tokens > 0 {
+			kind.take(s, r, i, tokens, 1)
+		}
+	case bucket.Block:
+		kind.block(s, r, i)
+	default:
+		s.giveBackLocked(r, i, kind)
+	}
+}
+
+// usedLocked returns the units that are missing from a limit's bucket, without a block.
+func (s *shard) usedLocked(r *request, i int) int64 {
+	e, b := s.buckets[r.id(i)], &r.buckets[i]
+	switch {
+	case b.Flows():
+		return e.level(b, r.now)
+	case e == nil:
+		return 0
+	}
+	return e.value
+}
+
+// giveBackLocked gives back what a Give or a Return wants, as far as it is there.
+func (s *shard) giveBackLocked(r *request, i int, kind *limit) {
+	b, used := &r.buckets[i], s.usedLocked(r, i)
+	units := min(r.N, bucket.MaxUnits/b.Cost) * b.Cost
+	if r.Verb == bucket.Return {
+		units = s.claimedLocked(r, i)
+	}
+	units = min(units, kind.returnable(s, r, i))
+	if units <= 0 {
+		return
+	}
+	if b.Flows() && (r.Verb == bucket.Give || units < used) { // else the bucket is empty of charges
+		s.recordLocked(r, i, units, s.drainTimeLocked(r, i))
+	}
+	if !b.Flows() && r.Verb == bucket.Give && units == used { // nothing is left of any call
+		s.era++
+		s.buckets[r.id(i)].born = s.era
+	}
+	kind.give(s, r, i, units)
+}
+
+// setWaitsLocked sets when a window has more tokens, and room for one more charge.
+func (s *shard) setWaitsLocked(r *request, i int, kind *limit) {
+	w := s.buckets[r.id(i)]
+	if w == nil {
+		return
+	}
+	b, state := &r.buckets[i], &r.states[i]
+	if w.block > r.now {
+		state.Soon, state.Wait = w.block-r.now, w.block-r.now
+	}
+	if w.value > 0 {
+		state.Soon = max(state.Soon, kind.untilFree(w, b, max(1, w.value-b.Capacity+1), r.now))
+	}
+	room := b.Room(max(1, r.Tokens(i)))
+	if short := w.value + room - b.Capacity; short > 0 && room <= b.Capacity {
+		state.Wait = max(state.Wait, kind.untilFree(w, b, short, r.now))
+	}
+}
