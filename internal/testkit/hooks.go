@@ -8,69 +8,51 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// LateHook keeps the first decision from Redis, as if it were late.
-type LateHook struct{ Args []any }
+// Hook is a hook of a client around each call, with one command or a pipeline's.
+type Hook func(cmds []redis.Cmder, send func() error) error
 
 // DialHook implements [redis.Hook].
-func (*LateHook) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-// ProcessPipelineHook implements [redis.Hook].
-func (*LateHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
-}
+func (h Hook) DialHook(next redis.DialHook) redis.DialHook { return next }
 
 // ProcessHook implements [redis.Hook].
-func (h *LateHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+func (h Hook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		if cmd.Name() != "evalsha" || h.Args != nil {
-			return next(ctx, cmd)
+		return h([]redis.Cmder{cmd}, func() error { return next(ctx, cmd) })
+	}
+}
+
+// ProcessPipelineHook implements [redis.Hook].
+func (h Hook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		return h(cmds, func() error { return next(ctx, cmds) })
+	}
+}
+
+// EveryCall calls a function for each call of the client.
+func EveryCall(call func(send func() error) error) Hook {
+	return func(_ []redis.Cmder, send func() error) error { return call(send) }
+}
+
+// EveryScript calls a function for each call of the client that calls a script.
+func EveryScript(call func(send func() error) error) Hook {
+	return func(cmds []redis.Cmder, send func() error) error {
+		if strings.HasPrefix(cmds[0].Name(), "eval") {
+			return call(send)
 		}
-		for _, arg := range cmd.Args() {
-			h.Args = append(h.Args, fmt.Sprint(arg))
+		return send()
+	}
+}
+
+// FirstIsLate keeps the first decision from Redis, as if it were late, and notes its arguments.
+func FirstIsLate(args *[]any) Hook {
+	return func(cmds []redis.Cmder, send func() error) error {
+		if cmds[0].Name() != "evalsha" || *args != nil {
+			return send()
 		}
-		cmd.SetErr(context.DeadlineExceeded)
+		for _, arg := range cmds[0].Args() {
+			*args = append(*args, fmt.Sprint(arg))
+		}
+		cmds[0].SetErr(context.DeadlineExceeded)
 		return context.DeadlineExceeded
 	}
-}
-
-// EveryScript calls a function for each call of the client, alone or a pipeline, that calls the script.
-type EveryScript func(send func() error) error
-
-// DialHook implements [redis.Hook].
-func (h EveryScript) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-// ProcessHook implements [redis.Hook].
-func (h EveryScript) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		if !strings.HasPrefix(cmd.Name(), "eval") {
-			return next(ctx, cmd)
-		}
-		return h(func() error { return next(ctx, cmd) })
-	}
-}
-
-// ProcessPipelineHook implements [redis.Hook].
-func (h EveryScript) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		if !strings.HasPrefix(cmds[0].Name(), "eval") {
-			return next(ctx, cmds)
-		}
-		return h(func() error { return next(ctx, cmds) })
-	}
-}
-
-// EveryCall is a hook around each call of a client, alone or a pipeline.
-type EveryCall func(send func() error) error
-
-// DialHook implements [redis.Hook].
-func (h EveryCall) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-// ProcessHook implements [redis.Hook].
-func (h EveryCall) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error { return h(func() error { return next(ctx, cmd) }) }
-}
-
-// ProcessPipelineHook implements [redis.Hook].
-func (h EveryCall) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error { return h(func() error { return next(ctx, cmds) }) }
 }

@@ -1,7 +1,6 @@
 package testkit
 
 import (
-	"context"
 	"io"
 	"sync/atomic"
 	"testing"
@@ -40,39 +39,18 @@ type LeaseHook struct {
 	mini *miniredis.Miniredis
 }
 
-// begin begins a command or a pipeline, and reports whether it fails.
-func (h *LeaseHook) begin() (fails bool) {
+// call makes a call of a client wait, or fail.
+func (h *LeaseHook) call(cmds []redis.Cmder, send func() error) error {
 	h.Calls.Add(1)
 	time.Sleep(time.Duration(h.Wait.Load()))
 	h.mini.SetTime(time.Now().Truncate(time.Millisecond))
-	return h.Fail.Load()
-}
-
-// DialHook implements [redis.Hook].
-func (h *LeaseHook) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-// ProcessHook implements [redis.Hook].
-func (h *LeaseHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		if h.begin() {
-			cmd.SetErr(io.ErrUnexpectedEOF)
-			return io.ErrUnexpectedEOF
-		}
-		return next(ctx, cmd)
+	if !h.Fail.Load() {
+		return send()
 	}
-}
-
-// ProcessPipelineHook implements [redis.Hook].
-func (h *LeaseHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		if h.begin() {
-			for _, cmd := range cmds {
-				cmd.SetErr(io.ErrUnexpectedEOF)
-			}
-			return io.ErrUnexpectedEOF
-		}
-		return next(ctx, cmds)
+	for _, cmd := range cmds {
+		cmd.SetErr(io.ErrUnexpectedEOF)
 	}
+	return io.ErrUnexpectedEOF
 }
 
 // OnLeaseBench runs a test in a bubble with a server whose clock is the bubble's.
@@ -95,7 +73,7 @@ func (b *LeaseBench) Advance(d time.Duration) {
 // Client returns one more client, whose commands the hook delays.
 func (b *LeaseBench) Client(t *testing.T) *redis.Client {
 	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:6379", ContextTimeoutEnabled: true, Dialer: b.Dial})
-	rdb.AddHook(b.Hook)
+	rdb.AddHook(Hook(b.Hook.call))
 	t.Cleanup(func() { _ = rdb.Close() })
 	return rdb
 }

@@ -58,9 +58,9 @@ func TestSlotsOfADeadProcess(t *testing.T) {
 func TestLateAttemptTakesNothing(t *testing.T) {
 	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-		hook := &testkit.LateHook{}
+		var args []any
 		late := b.Connect(t)
-		late.AddHook(hook)
+		late.AddHook(testkit.FirstIsLate(&args))
 		limiter := testkit.NewLimiter(t, late)
 		p, err := limiter.Policy("api", ginlimit.PerHour(10),
 			ginlimit.InFlight(1), ginlimit.WithBan(time.Hour, time.Hour))
@@ -69,12 +69,12 @@ func TestLateAttemptTakesNothing(t *testing.T) {
 		require.ErrorIs(t, err, ginlimit.ErrUnavailable)
 		const key = "ginlimit:{api|alice}:slots"
 		synctest.Wait() // until Redis is told that nobody waits
-		require.NoError(t, b.Redis.Do(t.Context(), hook.Args...).Err())
+		require.NoError(t, b.Redis.Do(t.Context(), args...).Err())
 		require.Regexp(t, "^P[A-Z2-7]{13} 1 0 $", b.Redis.Get(t.Context(), key).Val())
 		slot := testkit.Reserve(t, p)
 		require.True(t, slot.Result().Allowed)
 		require.Equal(t, 9, slot.Result().Remaining, "nor a token, nor is the client banned")
-		require.NoError(t, b.Redis.Do(t.Context(), hook.Args...).Err())
+		require.NoError(t, b.Redis.Do(t.Context(), args...).Err())
 		slot.Release()
 		require.True(t, testkit.Reserve(t, p).Result().Allowed)
 	})

@@ -289,8 +289,7 @@ func (h noPermission) count(cmds ...redis.Cmder) {
 func TestServerWithoutScriptsOfSeveralSlots(t *testing.T) {
 	t.Parallel()
 	addrs := testkit.StartCluster(t, 3)
-	source, _, err := testkit.ScriptOfLimit(ginlimit.TokenBucket, ginlimit.PerDay(1))
-	require.NoError(t, err)
+	source, _ := testkit.ScriptOfLimit(t, ginlimit.TokenBucket, ginlimit.PerDay(1))
 	for _, addr := range addrs {
 		rdb := testkit.Connect(t, addr)
 		require.NoError(t, rdb.ScriptLoad(t.Context(), source).Err())

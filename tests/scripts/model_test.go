@@ -69,13 +69,10 @@ func TestScriptsOfWindowsEqualTheProcess(t *testing.T) {
 				testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 					r, start := rand.New(rand.NewPCG(seed, 1)), time.Now()
 					limit := ginlimit.Limit{Rate: int(2 + 5*seed), Period: time.Duration(9+26*seed) * time.Millisecond}
-					source, args, err := testkit.ScriptOfLimit(a, limit)
-					require.NoError(t, err)
+					source, args := testkit.ScriptOfLimit(t, a, limit)
 					w := &scriptWindow{scriptKeys: &scriptKeys{mini: b.Mini, rdb: b.Redis,
 						source: source, args: args}, store: memory.New(memory.MaxBuckets), r: r}
-					kind := map[ginlimit.Algorithm]bucket.Kind{ginlimit.FixedWindow: bucket.FixedWindow,
-						ginlimit.SlidingWindow: bucket.SlidingWindow}[a]
-					w.Bucket, _ = bucket.New(kind, "", int64(limit.Rate), int64(limit.Rate), limit.Period.Milliseconds())
+					w.Bucket, _ = bucket.New(testkit.Kinds[a], "", int64(limit.Rate), int64(limit.Rate), limit.Period.Milliseconds())
 					if name == "calendar" {
 						w.Bucket, _ = bucket.NewCalendar("", int64(limit.Rate),
 							time.Minute.Milliseconds(), start.Add(time.Minute).UnixMilli())

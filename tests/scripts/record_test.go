@@ -26,19 +26,14 @@ type recorded struct {
 // order, beside refunds, resets, blocks and debts: Redis and the process give back as much.
 func TestScriptsWithRecordsEqualTheProcess(t *testing.T) {
 	t.Parallel()
-	kinds := map[ginlimit.Algorithm]bucket.Kind{
-		ginlimit.TokenBucket: bucket.Token, ginlimit.FixedWindow: bucket.FixedWindow,
-		ginlimit.SlidingWindow: bucket.SlidingWindow,
-	}
-	for a, kind := range kinds {
+	for a, kind := range testkit.Kinds {
 		for seed := range uint64(6) {
 			t.Run(fmt.Sprintf("%s, seed %d", a, seed), func(t *testing.T) {
 				t.Parallel()
 				testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 					r := rand.New(rand.NewPCG(seed, uint64(a)))
 					limit := ginlimit.Limit{Rate: 3 + r.IntN(40), Period: time.Duration(20+r.IntN(400)) * time.Millisecond}
-					source, args, err := testkit.ScriptOfLimit(a, limit)
-					require.NoError(t, err)
+					source, args := testkit.ScriptOfLimit(t, a, limit)
 					one, ok := bucket.New(kind, "b", int64(limit.Rate), int64(limit.Rate), limit.Period.Milliseconds())
 					require.True(t, ok)
 					w := &recordTrace{

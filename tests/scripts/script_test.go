@@ -35,13 +35,8 @@ func newScriptKeys(t *testing.T, a ginlimit.Algorithm, l ginlimit.Limit) *script
 	t.Cleanup(s.mini.Close)
 	s.rdb = redis.NewClient(&redis.Options{Addr: s.mini.Addr(), MaxRetries: -1, ReadTimeout: -1}) // a call is made once
 	t.Cleanup(func() { _ = s.rdb.Close() })
-	var err error
-	s.source, s.args, err = testkit.ScriptOfLimit(a, l)
-	require.NoError(t, err)
-	s.ofNode = testkit.ScriptSource(t, wire.Node+map[ginlimit.Algorithm]int{
-		ginlimit.TokenBucket: wire.Tokens, ginlimit.FixedWindow: wire.Fixed,
-		ginlimit.SlidingWindow: wire.Sliding,
-	}[a])
+	s.source, s.args = testkit.ScriptOfLimit(t, a, l)
+	s.ofNode = testkit.ScriptSource(t, wire.Node+int(testkit.Kinds[a]))
 	return s
 }
 

@@ -188,9 +188,9 @@ func TestSlotsOfAReportThatSaysNothingNew(t *testing.T) {
 // slotArgs returns the command that takes one of four slots, from which nothing is taken yet.
 func slotArgs(t *testing.T, rdb *redis.Client, limits []ginlimit.Limit) []any {
 	t.Helper()
-	hook := &testkit.LateHook{}
+	var args []any
 	seen := redis.NewClient(rdb.Options())
-	seen.AddHook(hook)
+	seen.AddHook(testkit.FirstIsLate(&args))
 	t.Cleanup(func() { require.NoError(t, seen.Close()) })
 	limiter := testkit.NewLimiter(t, seen, testkit.Patient(), ginlimit.WithFailureMode(ginlimit.FailClosed))
 	p, err := limiter.Policy("api", limits[0], ginlimit.WithLimits(limits[1:]...),
@@ -200,5 +200,5 @@ func slotArgs(t *testing.T, rdb *redis.Client, limits []ginlimit.Limit) []any {
 	require.ErrorIs(t, err, ginlimit.ErrUnavailable)
 	require.NoError(t, limiter.Close())
 	require.NoError(t, rdb.Del(t.Context(), "ginlimit:{api|alice}:slots").Err())
-	return hook.Args
+	return args
 }

@@ -12,9 +12,9 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	"github.com/ginlimit/ginlimit"
 	"github.com/ginlimit/ginlimit/internal/bucket"
 	"github.com/ginlimit/ginlimit/internal/testkit"
+	"github.com/ginlimit/ginlimit/internal/wire"
 )
 
 // sharedScript calls the script of tenants, on a server whose clock stands still between steps.
@@ -159,14 +159,13 @@ func (s *sharedScript) requireBounds(t *testing.T) {
 // calls of one tenant each would make, in order, and leaves what they would leave.
 func TestRunsOfTenantsAreChargesOneAfterAnother(t *testing.T) {
 	t.Parallel()
-	script, err := testkit.ScriptOfShares(ginlimit.PerHour(5))
-	require.NoError(t, err)
+	source := testkit.ScriptSource(t, wire.Tenants)
 	denied, made := 0, 0
 	for seed := range uint64(16) {
 		r := rand.New(rand.NewPCG(seed, 3))
 		limit, ok := bucket.New(bucket.Token, "b", 1+r.Int64N(200), 10+r.Int64N(300), []int64{1000, 60_000}[r.IntN(2)])
 		require.True(t, ok)
-		merged, alone := newSharedScript(t, script.Source, limit), newSharedScript(t, script.Source, limit)
+		merged, alone := newSharedScript(t, source, limit), newSharedScript(t, source, limit)
 		var tenants []bucket.Tenant
 		most := 5
 		if seed >= 12 {
@@ -217,14 +216,13 @@ func TestRunsOfTenantsAreChargesOneAfterAnother(t *testing.T) {
 // their bounds say. If there are very many, it takes a few calls.
 func TestTenantsWhoseFinishHasPassedAreRemoved(t *testing.T) {
 	t.Parallel()
-	script, err := testkit.ScriptOfShares(ginlimit.PerHour(5))
-	require.NoError(t, err)
+	source := testkit.ScriptSource(t, wire.Tenants)
 	limit, ok := bucket.New(bucket.Token, "b", 1000, 100_000, 60_000)
 	require.True(t, ok)
 	heavy := []bucket.Tenant{{Name: ":heavy", Weight: 1}}
 	for seed, count := range []int{5, 10, 20, 30, 40, 70, 100, 700} {
 		r := rand.New(rand.NewPCG(uint64(seed), 4))
-		s := newSharedScript(t, script.Source, limit)
+		s := newSharedScript(t, source, limit)
 		require.Equal(t, []int64{1}, s.take(t, 20_000, heavy, []run{{0, 1}}))
 		for range 3 {
 			for first := 0; first < count; {
@@ -268,12 +266,11 @@ func TestTenantsWhoseFinishHasPassedAreRemoved(t *testing.T) {
 // nobody who holds something.
 func TestACallRemovesFewTenants(t *testing.T) {
 	t.Parallel()
-	script, err := testkit.ScriptOfShares(ginlimit.PerHour(5))
-	require.NoError(t, err)
+	source := testkit.ScriptSource(t, wire.Tenants)
 	limit, ok := bucket.New(bucket.Token, "b", 1000, 100_000, 60_000)
 	require.True(t, ok)
 	heavy := []bucket.Tenant{{Name: ":heavy", Weight: 1}}
-	s := newSharedScript(t, script.Source, limit)
+	s := newSharedScript(t, source, limit)
 	s.take(t, 20_000, heavy, []run{{0, 1}})
 	for i := range 32 {
 		var tenants []bucket.Tenant
@@ -298,12 +295,11 @@ func TestACallRemovesFewTenants(t *testing.T) {
 // TestTenantAloneInABucketChargedWithoutShares holds nothing once it has flowed back, though the bucket is not full.
 func TestTenantAloneInABucketChargedWithoutShares(t *testing.T) {
 	t.Parallel()
-	script, err := testkit.ScriptOfShares(ginlimit.PerHour(5))
-	require.NoError(t, err)
+	source := testkit.ScriptSource(t, wire.Tenants)
 	limit, ok := bucket.New(bucket.Token, "b", 1000, 1000, 1000) // a token a millisecond
 	require.True(t, ok)
 	tenant := []bucket.Tenant{{Name: ":alone", Weight: 1}}
-	s := newSharedScript(t, script.Source, limit)
+	s := newSharedScript(t, source, limit)
 	s.take(t, 10, tenant, []run{{0, 1}})
 	s.requireBounds(t)
 	require.NoError(t, s.rdb.Set(t.Context(), "{k}:b", "0", 500*time.Millisecond).Err())
