@@ -140,6 +140,24 @@ func TestARequestWaitsOnlyInQueuesOfItsAsks(t *testing.T) {
 	})
 }
 
+// TestAFullQueueBansNobodyForWhatComesInTime: the request is denied for want of a place, and not for tokens for
+// which it would have waited.
+func TestAFullQueueBansNobodyForWhatComesInTime(t *testing.T) {
+	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
+		account, key := holding("account", 1), ask("key", setOf(perMinute(60), bucket.NewBan(60_000, 60_000)))
+		take(t, e, 1, account)
+		take(t, e, 60, key)
+		q := engine.Queue{Length: 1, Wait: time.Minute}
+		_, waits := takes(t, e, []engine.Ask{account}, q)
+		answers, done := takes(t, e, []engine.Ask{account, key}, q)
+		require.NoError(t, <-done)
+		require.True(t, answers[0].QueueFull)
+		require.False(t, answers[1].Decided)
+		require.Zero(t, e.Stats().Bans)
+		require.NoError(t, <-waits)
+	})
+}
+
 // TestEachQueueHasItsWait: a request waits no longer in it, and in all no longer than the longest.
 func TestEachQueueHasItsWait(t *testing.T) {
 	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
