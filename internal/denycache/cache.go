@@ -1,4 +1,7 @@
 // Package denycache remembers denials, and denies for as long as Redis would.
+//
+// It owns the denials of the last second. It never asks Redis, and never knows who is denied or what for: keys,
+// buckets and states are all that it sees.
 package denycache
 
 import (

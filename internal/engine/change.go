@@ -33,7 +33,7 @@ func (e *Engine) Reset(ctx context.Context, ask *Ask) error {
 //
 // A block and a reset also hold in an outage, and a refund that Redis did not get does.
 func (e *Engine) change(ctx context.Context, ask *Ask, scope rules.Scope, op bucket.Op) error {
-	if err := e.ready(ctx); err != nil || !ask.Set.Counts(scope) {
+	if err := e.Ready(ctx); err != nil || !ask.Set.Counts(scope) {
 		return err
 	}
 	c := e.call(op, &ask.Subject, scope)

@@ -1,8 +1,8 @@
 // Package engine makes decisions on keys: by leased tokens, by the deny cache, by the store, or
-// without it, for one key or for several.
+// without it, for one key or for several. Callers put a [Request] in, and get an [Answer] for each [Ask].
 //
-// Its callers put an [Ask] in, or a [Request] of several, and get an [Answer] out. They name limits,
-// know policies, and speak HTTP; the engine does not.
+// It owns what this process knows of keys: leases, denials, slots, bans, and who waits. It never knows a
+// policy, the name of a limit, or HTTP.
 package engine
 
 import (
@@ -215,7 +215,7 @@ func (e *Engine) Drop() { e.dropped.Store(true) }
 
 // Ping reports whether Redis answers, within the timeout.
 func (e *Engine) Ping(ctx context.Context) error {
-	if err := e.ready(ctx); err != nil || e.redis == nil {
+	if err := e.Ready(ctx); err != nil || e.redis == nil {
 		return err
 	}
 	within, cancel := context.WithTimeout(context.Background(), e.Timeout)
@@ -233,8 +233,8 @@ func (e *Engine) Ping(ctx context.Context) error {
 	return fmt.Errorf("%w: %w", ErrUnavailable, err)
 }
 
-// ready reports why the engine makes no decision.
-func (e *Engine) ready(ctx context.Context) error {
+// Ready reports why the engine makes no decision, if it makes none.
+func (e *Engine) Ready(ctx context.Context) error {
 	select {
 	case <-e.closed:
 		return errClosed()
@@ -246,9 +246,6 @@ func (e *Engine) ready(ctx context.Context) error {
 	e.countReplicas()
 	return nil
 }
-
-// Ready reports why the engine makes no decision, if it makes none.
-func (e *Engine) Ready(ctx context.Context) error { return e.ready(ctx) }
 
 // within returns a context that ends when a decision that began at start has taken long enough. Then the
 // caller has not left.

@@ -440,21 +440,6 @@ func TestDenialsOfSeveralAsksAreRememberedOfThoseThatDeny(t *testing.T) {
 	})
 }
 
-// TestTakingSeveralSettles as taking one does.
-func TestTakingSeveralSettles(t *testing.T) {
-	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
-		one, two := ask("one", setOf(perMinute(10))), ask("two", setOf(perMinute(10)))
-		asks, answers := []engine.Ask{one, two}, make([]engine.Answer, 2)
-		for i := range asks {
-			asks[i].Settles = true
-		}
-		require.NoError(t, takeN(t.Context(), e, 4, asks, answers))
-		require.Empty(t, settle(t, e, 1, answers[0].Charge(&asks[0]), answers[1].Charge(&asks[1])))
-		require.EqualValues(t, 9, left(t, e, one))
-		require.EqualValues(t, 9, left(t, e, two))
-	})
-}
-
 // TestABanIsForWhatItsOwnKeyLacks, wherever the Ask that bans stands, and what else is asked for.
 func TestABanIsForWhatItsOwnKeyLacks(t *testing.T) {
 	test := func(first bool) func(*testing.T, *bench) {

@@ -2,7 +2,6 @@ package engine_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -144,34 +143,6 @@ func TestACallerWaitsForASlotForSoLong(t *testing.T) {
 	})
 }
 
-// TestWaitingForASlotEndsWithTheContextAndWithTheEngine.
-func TestWaitingForASlotEndsWithTheContextAndWithTheEngine(t *testing.T) {
-	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
-		one := acquiring("k", 1)
-		take(t, e, 1, one)
-		ctx, cancel := context.WithCancel(t.Context())
-		var done [4]<-chan error
-		for i, of := range []context.Context{ctx, t.Context(), ctx, t.Context()} {
-			done[i] = queued(of, e, one, new(engine.Answer), 4, time.Minute)
-		}
-		time.Sleep(250 * ms)
-		start := time.Now()
-		cancel()
-		for _, i := range []int{0, 2} {
-			err := <-done[i]
-			require.ErrorIs(t, err, context.Canceled)
-			require.NotErrorIs(t, err, engine.ErrUnavailable)
-		}
-		require.Empty(t, done[1])
-		synctest.Wait()
-		e.Close()
-		for _, i := range []int{1, 3} {
-			require.True(t, errors.Is(<-done[i], engine.ErrClosed))
-		}
-		require.Zero(t, time.Since(start))
-	})
-}
-
 // TestACallerLooksForTheSlotsOfOtherProcesses fifty times a second if it is its turn.
 func TestACallerLooksForTheSlotsOfOtherProcesses(t *testing.T) {
 	for name, row := range map[string]struct{ released, wait, after time.Duration }{
@@ -277,54 +248,6 @@ func TestCallersWhomNoSlotHelpsDoNotWait(t *testing.T) {
 		require.False(t, answer.Allowed)
 		require.Equal(t, 0, answer.Resource, "the tokens")
 		require.Zero(t, time.Since(start))
-	})
-}
-
-// TestACallerWaitsForASlotAndAllTokens that there ever are.
-func TestACallerWaitsForASlotAndAllTokens(t *testing.T) {
-	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
-		one, slots := acquiring("k", 1), acquiring("k", 1)
-		slots.Set = setOf(bucket.NewSlots(1))
-		held := take(t, e, 1, slots)
-		var answer engine.Answer
-		done := goes(func() error { return takeQueued(t.Context(), e, 1000, &one, &answer, 1, time.Minute) })
-		require.Empty(t, done)
-		release(e, slots, held)
-		require.NoError(t, <-done)
-		require.EqualValues(t, 1000, answer.Granted)
-	})
-}
-
-// TestAWaitForASlotGoesOnInTheNextCalendarPeriod.
-func TestAWaitForASlotGoesOnInTheNextCalendarPeriod(t *testing.T) {
-	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
-		time.Sleep(24*time.Hour - time.Second)
-		set := daily(5)
-		slots := bucket.NewSlots(1)
-		set.Guard(nil, &slots)
-		one := ask("k", set)
-		held := take(t, e, 4, one)
-		done := queued(t.Context(), e, one, new(engine.Answer), 1, time.Minute)
-		time.Sleep(2 * time.Second)
-		release(e, one, held)
-		require.NoError(t, <-done)
-		one.Set = set.Now()
-		require.EqualValues(t, 4, left(t, e, one))
-	})
-}
-
-// TestCallersWaitForSlotsAloneToo.
-func TestCallersWaitForSlotsAloneToo(t *testing.T) {
-	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
-		one := acquiring("k", 1)
-		one.Set = setOf(bucket.NewSlots(1))
-		held := take(t, e, 1, one)
-		var answer engine.Answer
-		done := queued(t.Context(), e, one, &answer, 1, time.Minute)
-		require.Empty(t, done)
-		release(e, one, held)
-		require.NoError(t, <-done)
-		require.True(t, answer.HasSlot())
 	})
 }
 

@@ -38,7 +38,7 @@ func (e *Engine) takeNow(ctx context.Context, asks []Ask, answers []Answer) erro
 	for i := range answers {
 		answers[i].reset()
 	}
-	if err := e.ready(ctx); err != nil {
+	if err := e.Ready(ctx); err != nil {
 		return err
 	}
 	counted := 0
@@ -65,7 +65,7 @@ func (e *Engine) takeNow(ctx context.Context, asks []Ask, answers []Answer) erro
 // Peek looks at what one token would meet under each Ask, one after another, within one timeout. It
 // ends at an Ask that no waiting makes allowed; later answers are not Decided.
 func (e *Engine) Peek(ctx context.Context, asks []Ask, answers []Answer) error {
-	if err := e.ready(ctx); err != nil {
+	if err := e.Ready(ctx); err != nil {
 		return err
 	}
 	if len(asks) > 1 {
@@ -90,7 +90,7 @@ func (e *Engine) Peek(ctx context.Context, asks []Ask, answers []Answer) error {
 // Status looks at every resource of an Ask, also if a limit prohibits: the answer's Statuses are of
 // one token each.
 func (e *Engine) Status(ctx context.Context, ask *Ask, answer *Answer) error {
-	if err := e.ready(ctx); err != nil {
+	if err := e.Ready(ctx); err != nil {
 		return err
 	}
 	answer.reset()

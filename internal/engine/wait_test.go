@@ -272,25 +272,6 @@ func TestAChangeAfterATryWakesWhoIsNotInTheLineYet(t *testing.T) {
 	}
 }
 
-// TestAWaitThatLeavesChangesNothingForOthers: a later one still knows that its tokens come too late.
-func TestAWaitThatLeavesChangesNothingForOthers(t *testing.T) {
-	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
-		one := ask("k", setOf(perMinute(10)))
-		take(t, e, 10, one)
-		first := waits(t.Context(), e, 10, one, new(engine.Answer))
-		ctx, leave := context.WithCancel(t.Context())
-		second := waits(ctx, e, 1, one, new(engine.Answer))
-		leave()
-		require.ErrorIs(t, <-second, context.Canceled)
-		soon, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-		defer cancel()
-		start := time.Now()
-		require.ErrorIs(t, waitN(soon, e, 1, &one, new(engine.Answer)), context.DeadlineExceeded)
-		require.Zero(t, time.Since(start))
-		require.NoError(t, <-first)
-	})
-}
-
 // TestACallerWhoWaitsAloneAsksTwice: whether there are tokens, and when there are.
 func TestACallerWhoWaitsAloneAsksTwice(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {

@@ -1,5 +1,6 @@
 // Package inflight counts the requests of each client that this process serves, and reports the
-// counts to Redis.
+// counts to Redis. It owns the numbers of attempts, and when to report. It never knows how a report travels, nor
+// how many slots a key has.
 //
 // A request in flight holds a slot of its key. Each attempt to take a slot has a number, larger
 // than all earlier numbers. At any moment, all attempts of a key up to some number have ended: they

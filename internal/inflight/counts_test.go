@@ -100,81 +100,8 @@ func TestAttemptsTellWhatIsSettledAndHeld(t *testing.T) {
 		require.Zero(t, remembered(c))
 		require.Equal(t, bucket.Attempt{Number: 6, Ended: 5}, c.Begin(key))
 		c.End(key, 6, Denied)
-	})
-}
-
-// TestLaterSlotsAreReleasedOnceTheirAttemptsEnd: Redis gets another report of a slot that was
-// released while an older attempt was in flight.
-func TestLaterSlotsAreReleasedOnceTheirAttemptsEnd(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var redis reports
-		c := New(redis.report)
-		defer c.Close(context.Background())
-		c.Begin(key)
-		c.Begin(key)
-		c.End(key, 2, Granted)
-		c.Release(key, 2)
-		require.Equal(t, []string{"k ended 0 held 0 doubt false"}, redis.says())
-		c.End(key, 1, Granted)
-		require.Equal(t, []string{"k ended 2 held 1 doubt false"}, redis.says())
-		c.Release(key, 1)
-		require.Equal(t, []string{"k ended 2 held 0 doubt false"}, redis.says())
-	})
-}
-
-// TestASlotThatWasReleasedBeforeAnOlderAttemptIsDenied is reported once that attempt has ended,
-// though nothing was to be reported meanwhile.
-func TestASlotThatWasReleasedBeforeAnOlderAttemptIsDenied(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var redis reports
-		c := New(redis.report)
-		defer c.Close(context.Background())
-		c.Begin(key)
-		c.Begin(key)
-		c.End(key, 2, Granted)
-		c.Release(key, 2)
-		require.Equal(t, []string{"k ended 0 held 0 doubt false"}, redis.says())
-		require.False(t, c.reporter.running.Load())
-		c.End(key, 1, Denied)
-		require.Equal(t, []string{"k ended 2 held 0 doubt false"}, redis.says())
-	})
-}
-
-func TestLostAttemptsAreInDoubt(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var redis reports
-		c := New(redis.report)
-		defer c.Close(context.Background())
-		c.Begin(key)
-		c.End(key, 1, Lost)
-		require.Equal(t, []string{"k ended 1 held 0 doubt true"}, redis.says())
-		c.Begin(key)
-		c.Try(key, 2, true, func(held int64) bool { return held > 0 })
-		require.Equal(t, []string{"k ended 2 held 0 doubt true"}, redis.says())
-		c.Begin(key)
-		c.Try(key, 3, false, func(int64) bool { return false })
-		require.Empty(t, redis.says(), "it was not sent")
-		c.Begin(key)
-		c.Try(key, 4, true, func(int64) bool { return true })
-		require.Equal(t, []string{"k ended 4 held 1 doubt true"}, redis.says(),
-			"it holds a slot of which Redis may not know")
 		c.Release(key, 4)
-		redis.says()
-
-		c.Begin(key)
-		c.Begin(key)
-		c.Try(key, 6, false, func(int64) bool { return true })
-		redis.says()
-		c.End(key, 5, Denied)
-		require.Equal(t, []string{"k ended 6 held 1 doubt true"}, redis.says(),
-			"a slot taken here is reported once its attempt has ended")
-		c.Release(key, 6)
-		c.Release(key, 6)
-		require.EqualValues(t, 0, c.Held(key), "never less")
-		redis.says()
-		require.Equal(t, 1, remembered(c), "an earlier report may be late")
-		time.Sleep(Life + 2*tick)
-		require.Zero(t, remembered(c))
+		require.Zero(t, c.Held(key), "never less")
 	})
 }
 

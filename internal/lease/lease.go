@@ -1,5 +1,6 @@
 // Package lease admits requests from tokens that this process has taken ahead, and never admits
-// more than the limit.
+// more than the limit. It owns these tokens, and what was asked for lately. It never calls Redis: the engine
+// sends the calls that it plans, and gives back what it leaves.
 //
 // # What a lease is
 //

@@ -1,5 +1,6 @@
 // Package receipt remembers how the tokens of a charge are found again, so that a process gives
-// back these tokens and no others.
+// back these tokens and no others. It owns a copy of the states that the charge found. It never knows the key,
+// nor who keeps the buckets.
 package receipt
 
 import (
