@@ -42,8 +42,8 @@ $(OTHERS): integration-%:
 	@cd $* && go test -race -shuffle=on -timeout 30m ./...
 
 # A seed of slots takes three times as long as one of processes.
-simulate: ## SEEDS simulations of the dispatcher, of leases, and of processes, network and Redis, and a third of slots, from seed FIRST on
-	go test ./internal/dispatch ./internal/lease -run '^TestSimulation$$' -timeout 0 -seeds $(SEEDS) -seed $(FIRST)
+simulate: ## SEEDS simulations of the dispatcher, and of processes, network and Redis, and a third of slots, from seed FIRST on
+	go test ./internal/dispatch -run '^TestSimulation$$' -timeout 0 -seeds $(SEEDS) -seed $(FIRST)
 	go test ./tests/simulation -run '^TestSimulation$$' -timeout 0 -seeds $(SEEDS) -seed $(FIRST)
 	go test ./tests/simulation -run '^TestSlotSimulation$$' -timeout 0 -seeds $$(( ($(SEEDS) + 2) / 3 )) -seed $(FIRST)
 

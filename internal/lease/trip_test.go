@@ -321,6 +321,25 @@ func TestWhatIsHeldForLonger(t *testing.T) {
 	}
 }
 
+// TestTokensThatAreUsedNoMore are held for longer as far as the lease bucket has room. The others are given back,
+// as nobody could use them.
+func TestTokensThatAreUsedNoMore(t *testing.T) {
+	for lent, kept := range map[int64]int64{0: 20, 80: 20, 95: 5, 100: 0} {
+		inBubbleRun(t, lent, func(t *testing.T) {
+			f := newFixture(t)
+			f.lend(20)
+			time.Sleep(usedFor(f.life))
+			f.want(20)
+			trip := f.begin()
+			require.EqualValues(t, 20, trip.Op().Held)
+			f.lent = lent
+			f.end(trip)
+			require.Equal(t, kept, f.leased())
+			require.Equal(t, 20-kept, f.given())
+		})
+	}
+}
+
 // TestTokensThatAreNotHeldForLonger end all that their process holds.
 func TestTokensThatAreNotHeldForLonger(t *testing.T) {
 	for lent, end := range map[int64]time.Duration{80: 140 * ms, 95: 100 * ms} {

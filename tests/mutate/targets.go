@@ -64,8 +64,7 @@ var (
 	memoryTests   = stage{"internal/memory", nil}
 	dispatchTests = stage{"internal/dispatch", []string{"-test.skip", "^TestSimulation$"}}
 	dispatchSim   = stage{"internal/dispatch", []string{"-test.run", "^TestSimulation$", "-seeds", "60"}}
-	leaseTests    = stage{"internal/lease", []string{"-test.skip", "^TestSimulation$"}}
-	leaseSim      = stage{"internal/lease", []string{"-test.run", "^TestSimulation$", "-seeds", "150"}}
+	leaseTests    = stage{"internal/lease", nil}
 	calendarTests = stage{"internal/calendar", nil}
 	fieldTests    = stage{"internal/httpfields", nil}
 	engineTests   = stage{"internal/engine", nil}
@@ -78,7 +77,7 @@ var (
 
 // testsOf are the tests of the Go files of each folder of internal/, whether they see a mutant of it in turn.
 var testsOf = map[string][]stage{
-	"bucket":     {bucketTests, memoryTests, denyTests, ruleTests, dispatchTests, scripts, leaseSim},
+	"bucket":     {bucketTests, memoryTests, denyTests, ruleTests, dispatchTests, scripts, simulation},
 	"calendar":   {calendarTests},
 	"clientkey":  {keyTests},
 	"denycache":  {denyTests},
@@ -87,12 +86,12 @@ var testsOf = map[string][]stage{
 	"fifo":       {fifoTests},
 	"httpfields": {fieldTests},
 	"inflight":   {inflightTests, slots},
-	"lease":      {leaseTests, leaseSim, leases},
+	"lease":      {leaseTests, leases, simulation},
 	"memory":     {memoryTests, scripts, sharesInProcess},
 	"plancache":  {planTests, plans},
 	"receipt":    {receiptTests, settled, rules, guards, pairs},
 	"redisstore": {storeTests, planTests, plans},
-	"rules":      {ruleTests, leaseSim, leases, settled, rules, guards, pairs},
+	"rules":      {ruleTests, leases, simulation, settled, rules, guards, pairs},
 	"wire":       {wireTests, engineTests, shares},
 }
 
