@@ -1,0 +1,161 @@
+package integration
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-retryablehttp"
+	"github.com/openai/openai-go"
+	"github.com/openai/openai-go/option"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
+	"github.com/ginlimit/ginlimit/transport"
+)
+
+// Clients that retry by themselves, above a transport.
+
+// hourly are the tokens, and atOnce the slots, of the clients' policies. A block leaves a window what it had.
+const hourly, atOnce = 1000, 2
+
+// beneath returns a transport for a client, and what it leaves.
+func beneath(t *testing.T, rdb redis.UniversalClient, opts ...transport.Option) (http.RoundTripper, func() []int) {
+	t.Helper()
+	limiter, err := ginlimit.NewLimiter(rdb, testkit.Patient(), quietly)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, limiter.Close()) })
+	p, err := limiter.Policy("partner", ginlimit.PerHour(hourly).WithAlgorithm(ginlimit.FixedWindow), ginlimit.InFlight(atOnce))
+	require.NoError(t, err)
+	key := transport.WithKey(func(*http.Request) (string, error) { return "account", nil })
+	calls, err := transport.New(p, nil, append(opts, key)...)
+	require.NoError(t, err)
+	return calls, func() (left []int) {
+		rows, err := p.Status(t.Context(), "account")
+		require.NoError(t, err)
+		for _, row := range rows {
+			left = append(left, row.Remaining)
+		}
+		return left
+	}
+}
+
+// denyFirst answers the first request with a 429, and lets f answer the others.
+func denyFirst(t *testing.T, requests *atomic.Int64, f http.HandlerFunc) *httptest.Server {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if requests.Add(1) == 1 {
+			w.Header().Set("Retry-After", "1")
+			w.WriteHeader(http.StatusTooManyRequests)
+			return
+		}
+		f(w, r)
+	}))
+	t.Cleanup(server.Close)
+	return server
+}
+
+// TestRetryableHTTP of HashiCorp: each of its attempts counts and waits, with its body. What it could not connect for
+// takes nothing.
+func TestRetryableHTTP(t *testing.T) {
+	t.Parallel()
+	var requests atomic.Int64
+	server := denyFirst(t, &requests, func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) })
+	calls, left := beneath(t, testkit.Connect(t, testkit.StartRedis(t)))
+	client := retryablehttp.NewClient()
+	client.HTTPClient, client.Logger = &http.Client{Transport: calls}, nil
+	client.RetryMax, client.RetryWaitMin, client.RetryWaitMax = 2, time.Millisecond, time.Millisecond
+	response, err := client.Post("http://"+testkit.RefusedAddr(t), "text/plain", []byte("body"))
+	require.ErrorContains(t, err, "giving up after 3 attempt(s)")
+	require.Nil(t, response)
+	require.Equal(t, []int{hourly, atOnce}, left())
+
+	client.Backoff = func(time.Duration, time.Duration, int, *http.Response) time.Duration { return 0 } // the transport waits
+	began := time.Now()
+	response, err = client.Post(server.URL, "text/plain", []byte("body"))
+	require.NoError(t, err)
+	text, err := io.ReadAll(response.Body)
+	require.NoError(t, err)
+	require.NoError(t, response.Body.Close())
+	require.Equal(t, "body", string(text))
+	require.EqualValues(t, 2, requests.Load())
+	require.GreaterOrEqual(t, time.Since(began), time.Second)
+	require.Equal(t, []int{hourly - 2, atOnce}, left())
+}
+
+// TestGeneratedSDK: that of OpenAI, which is generated from its API's description. Its tokens are counted, an estimate
+// first, and no credential of it reaches Redis.
+func TestGeneratedSDK(t *testing.T) {
+	t.Parallel()
+	const (
+		estimate, actual = 50, 30
+		secret           = "sk-secret"
+		chunk            = `{"id":"1","object":"chat.completion.chunk","model":"m","choices":[{"index":0,"delta":{"content":"%d"}}]}`
+		whole            = `{"id":"1","object":"chat.completion","model":"m","choices":[{"index":0,"message":{"role":"assistant","content":"hello"}}]}`
+	)
+	next := make(chan struct{})
+	var requests atomic.Int64
+	server := denyFirst(t, &requests, func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		assert.NoError(t, err)
+		assert.Equal(t, "Bearer "+secret, r.Header.Get("Authorization"))
+		w.Header().Set("Used-Tokens", fmt.Sprint(actual))
+		if !strings.Contains(string(body), `"stream":true`) {
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = io.WriteString(w, whole)
+			return
+		}
+		w.Header().Set("Content-Type", "text/event-stream")
+		for i := range 3 {
+			_, _ = fmt.Fprintf(w, "data: "+chunk+"\n\n", i)
+			w.(http.Flusher).Flush()
+			<-next
+		}
+		_, _ = io.WriteString(w, "data: [DONE]\n\n")
+	})
+	rdb := testkit.Connect(t, testkit.StartRedis(t))
+	calls, left := beneath(t, rdb, transport.WithCost(func(*http.Request) int { return estimate }),
+		transport.WithSettle(func(r *http.Response) (n int) {
+			if _, err := fmt.Sscan(r.Header.Get("Used-Tokens"), &n); err != nil {
+				return -1
+			}
+			return n
+		}))
+	sdk := openai.NewClient(option.WithBaseURL(server.URL), option.WithAPIKey(secret), option.WithMaxRetries(1),
+		option.WithHTTPClient(&http.Client{Transport: calls}))
+	ask := openai.ChatCompletionNewParams{Model: "m", Messages: []openai.ChatCompletionMessageParamUnion{openai.UserMessage("hi")}}
+	answer, err := sdk.Chat.Completions.New(t.Context(), ask)
+	require.NoError(t, err)
+	require.Equal(t, "hello", answer.Choices[0].Message.Content)
+	require.EqualValues(t, 2, requests.Load(), "the SDK's own retry")
+	before := left()
+	require.Equal(t, []int{hourly - estimate - actual, atOnce}, before, "a 429 that says nothing leaves the estimate")
+
+	stream := sdk.Chat.Completions.NewStreaming(t.Context(), ask)
+	for i := range 3 {
+		require.True(t, stream.Next())
+		require.Equal(t, fmt.Sprint(i), stream.Current().Choices[0].Delta.Content)
+		require.Equal(t, atOnce-1, left()[1], "a stream holds its slot")
+		next <- struct{}{}
+	}
+	require.False(t, stream.Next())
+	require.NoError(t, stream.Err())
+	require.NoError(t, stream.Close())
+	require.Equal(t, atOnce, left()[1])
+	require.Equal(t, before[0]-actual, left()[0])
+
+	keys, err := rdb.Keys(t.Context(), "*").Result()
+	require.NoError(t, err)
+	require.NotEmpty(t, keys)
+	for _, key := range keys {
+		require.NotContains(t, key, "sk-")
+	}
+}
