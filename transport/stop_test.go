@@ -68,6 +68,41 @@ func TestAStopIsOfOneKeyInAllProcesses(t *testing.T) {
 	}
 }
 
+// TestAStopEndsLeases of other processes, at the end of a lease at the latest.
+func TestAStopEndsLeases(t *testing.T) {
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		const lease = 500 * time.Millisecond
+		var denies atomic.Bool
+		p := newPartner(func(w http.ResponseWriter, _ *http.Request) {
+			if denies.CompareAndSwap(true, false) {
+				w.Header().Set("Retry-After", "3")
+				w.WriteHeader(http.StatusTooManyRequests)
+			}
+		})
+		policy := append(limits(ginlimit.PerSecond(100_000)), ginlimit.WithLease(lease))
+		first, _ := process(t, b.Connect(t), p, policy)
+		second, _ := process(t, b.Connect(t), p, policy)
+		for range 1000 { // until it has a lease
+			_, err := get(t.Context(), second, url)
+			require.NoError(t, err)
+		}
+		denies.Store(true)
+		_, err := get(t.Context(), first, url)
+		require.NoError(t, err)
+		_, err = get(t.Context(), second, url)
+		require.NoError(t, err, "by its lease")
+		time.Sleep(lease)
+		for _, client := range []*http.Client{first, second} {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			_, err = get(ctx, client, url)
+			var late *transport.TooLateError
+			require.ErrorAs(t, err, &late)
+			require.GreaterOrEqual(t, late.RetryAfter.Round(10*time.Millisecond), 3*time.Second-lease)
+		}
+	})
+}
+
 // TestStops are how long a response stops its key.
 func TestStops(t *testing.T) {
 	t.Parallel()

@@ -122,10 +122,10 @@ const (
 // as its context lasts, at most a day; if that is too short, it gets a [*TooLateError], at once where the time
 // is known. A request that was not sent, as its connection could not be made, gives back what it took.
 //
-// A 429, and a 503 with Retry-After, stop the key in all processes until then, by [ginlimit.Policy.Block]. In a
-// process that has seen one, the first request after it goes alone, and the others wait for its response.
-// Fields that say how much is left lower what the policy has left, if it has one rate: docs/guide.md lists
-// them. They never raise it.
+// A 429, and a 503 with Retry-After, stop the key in all processes until then, by [ginlimit.Policy.Block]: at
+// once, or at the end of a lease that another process holds. In a process that has seen one, the first request
+// after it goes alone, and the others wait for its response. Fields that say how much is left lower what the
+// policy has left, if it has one rate: docs/guide.md lists them. They never raise it.
 //
 // The error joins all faults, each a [ginlimit.ErrInvalidArgument]: a nil policy, one without a rate, one
 // [ginlimit.WithShares], WithBan or WithDryRun, and an option about requests that Gin serves, such as
