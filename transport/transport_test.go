@@ -243,6 +243,30 @@ func TestWhatWasNotSentIsGivenBack(t *testing.T) {
 	})
 }
 
+// TestNoRequestWaitsLongerThanADay for a slot, or begins to wait for tokens that come later.
+func TestNoRequestWaitsLongerThanADay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		limiter := testkit.NewLocal(t)
+		send := func(name string, limit ginlimit.Limit, more ...ginlimit.PolicyOption) (late *transport.TooLateError, waited time.Duration) {
+			calls, err := transport.New(testkit.NewPolicy(t, limiter, name, append(more, limit)...), newPartner(nil))
+			require.NoError(t, err)
+			client := &http.Client{Transport: calls}
+			_, err = client.Get(url) // its body stays open
+			require.NoError(t, err)
+			start := time.Now()
+			_, err = get(t.Context(), client, url)
+			require.ErrorAs(t, err, &late)
+			return late, time.Since(start)
+		}
+		late, waited := send("slot", ginlimit.PerSecond(1), ginlimit.InFlight(1))
+		require.Zero(t, late.RetryAfter)
+		require.Equal(t, 24*time.Hour, waited)
+		late, waited = send("quota", ginlimit.PerSecond(1), ginlimit.PerCalendar(1, ginlimit.CalendarMonth(nil, 1)))
+		require.Greater(t, late.RetryAfter, 24*time.Hour)
+		require.Zero(t, waited)
+	})
+}
+
 // TestSettle replaces the estimate once the body is closed.
 func TestSettle(t *testing.T) {
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
