@@ -41,9 +41,8 @@ func TestImportsGoOneWay(t *testing.T) {
 			"github.com/redis/go-redis/v9"},
 		"traits":    {},
 		"plancache": {module + "dispatch", module + "redisstore"},
-		"testkit": {module + "redisstore", module + "wire", module + "engine", module + "memory",
-			"github.com/ginlimit/ginlimit", "github.com/alicebob/miniredis/v2",
-			"github.com/alicebob/miniredis/v2/server", "github.com/gin-gonic/gin",
+		"testkit": {module + "redisstore", module + "wire", module + "engine", module + "memory", module + "bucket",
+			"github.com/ginlimit/ginlimit", "github.com/alicebob/miniredis/v2", "github.com/gin-gonic/gin",
 			"github.com/redis/go-redis/v9", "github.com/stretchr/testify/assert",
 			"github.com/stretchr/testify/require"},
 	}
