@@ -5,14 +5,12 @@ import (
 	"fmt"
 	"net"
 	"runtime"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
@@ -103,29 +101,6 @@ func TestLimitersOfAClientKeepTheirTimeouts(t *testing.T) {
 			}
 		}
 	})
-}
-
-// TestHooksAndLimitersComeAtOnce: limiters are used for the first time while the application adds
-// hooks. The race detector looks.
-func TestHooksAndLimitersComeAtOnce(t *testing.T) {
-	t.Parallel()
-	rdb := newWatched(t, miniredisDialer(t))
-	before := rdb.depthOf(t)
-	var all sync.WaitGroup
-	const hooks = 8
-	for i := range hooks {
-		limiter := testkit.NewLimiter(t, rdb.Client, ginlimit.WithPrefix(fmt.Sprint(i)))
-		all.Go(func() { rdb.AddHook(testkit.EveryScript(func(send func() error) error { return send() })) })
-		all.Go(func() {
-			for range 20 {
-				_, err := limiter.Allow(t.Context(), "k", ginlimit.PerHour(1000))
-				assert.NoError(t, err)
-			}
-			assert.NoError(t, limiter.Close())
-		})
-	}
-	all.Wait()
-	require.LessOrEqual(t, rdb.depthOf(t), before+(2*hooks+1)*framesOfHook)
 }
 
 // miniredisDialer connects to a Redis of the test's own.

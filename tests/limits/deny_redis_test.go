@@ -76,62 +76,6 @@ func TestDenyCacheDeniesNoClientThatRedisWouldAdmit(t *testing.T) {
 	require.True(t, enough(), "%d denials from memory", known.Load())
 }
 
-func TestOwnChangesEndARememberedDenial(t *testing.T) {
-	t.Parallel()
-	limit := ginlimit.PerDay(2)
-	for name, change := range map[string]func(*testing.T, *testkit.Limiter) error{
-		"Refund": func(t *testing.T, l *testkit.Limiter) error { return l.Refund(t.Context(), "k", 1, limit) },
-		"Reset":  func(t *testing.T, l *testkit.Limiter) error { return l.Reset(t.Context(), "k", limit) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			rdb := testkit.Connect(t, testkit.StartRedis(t))
-			limiter, other := testkit.NewLimiter(t, rdb, testkit.RemembersDenials()), testkit.NewLimiter(t, rdb)
-			denied := func(source ginlimit.Source) {
-				r, err := limiter.Allow(t.Context(), "k", limit)
-				require.NoError(t, err)
-				require.False(t, r.Allowed)
-				require.Equal(t, source, r.Source)
-			}
-			_, err := limiter.AllowN(t.Context(), "k", 2, limit)
-			require.NoError(t, err)
-			denied(ginlimit.FromRedis)
-			denied(ginlimit.FromCache)
-			require.NoError(t, change(t, limiter))
-			r, err := limiter.Allow(t.Context(), "k", limit)
-			require.NoError(t, err)
-			require.True(t, r.Allowed, "at once")
-
-			if r.Remaining > 0 {
-				_, err = limiter.Allow(t.Context(), "k", limit)
-				require.NoError(t, err)
-			}
-			denied(ginlimit.FromRedis)
-			start := time.Now()
-			require.NoError(t, change(t, other))
-			require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
-				r, err := limiter.Allow(t.Context(), "k", limit)
-				return err == nil && r.Allowed
-			}), "that of another process, in a second")
-			t.Logf("seen after %s", time.Since(start))
-		})
-	}
-	t.Run("Block", func(t *testing.T) {
-		t.Parallel()
-		limiter := testkit.NewLimiter(t, testkit.Connect(t, testkit.StartRedis(t)), testkit.RemembersDenials())
-		_, err := limiter.AllowN(t.Context(), "k", 2, limit)
-		require.NoError(t, err)
-		for range 2 {
-			_, err = limiter.Allow(t.Context(), "k", limit)
-			require.NoError(t, err)
-		}
-		require.NoError(t, limiter.Block(t.Context(), "k", 72*time.Hour, limit))
-		r, err := limiter.Allow(t.Context(), "k", limit)
-		require.NoError(t, err)
-		require.InDelta(t, 72*time.Hour, r.RetryAfter, float64(10*time.Second))
-	})
-}
-
 // TestDenyCacheNeverOutlastsAWindow compares short windows with what a limiter without memory is told.
 func TestDenyCacheNeverOutlastsAWindow(t *testing.T) {
 	t.Parallel()

@@ -12,24 +12,6 @@ import (
 
 // What is given back beside a lease leaves others what they had.
 
-// TestCancelsUnderALeaseLeaveTokensToOthers: of reservations whose tokens all come back, others notice next to nothing.
-func TestCancelsUnderALeaseLeaveTokensToOthers(t *testing.T) {
-	limit := ginlimit.PerSecond(2000)
-	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
-		l := b.Limiter(t, ginlimit.WithLease(200*time.Millisecond), ginlimit.WithTimeout(ginlimit.DefaultTimeout))
-		p := testkit.NewPolicy(t, l, "api", limit)
-		b.Busy(t, func() (ginlimit.Result, error) { return p.Allow(t.Context(), "192.0.2.1") })
-		b.Advance(2 * time.Second)
-		for range 1500 {
-			r, err := p.Reserve(t.Context(), "192.0.2.1", 1)
-			require.NoError(t, err)
-			time.Sleep(time.Millisecond) // Redis drains by whole milliseconds
-			require.NoError(t, r.Cancel(t.Context()))
-		}
-		require.Greater(t, b.LeftTo(t, ginlimit.Key("api", "192.0.2.1"), limit), 1950)
-	})
-}
-
 // TestNothingIsLostBesideALease: a client that asks for more than its limit gets all of it, whatever
 // is given back meanwhile.
 func TestNothingIsLostBesideALease(t *testing.T) {

@@ -3,12 +3,9 @@ package limits_test
 import (
 	"context"
 	"fmt"
-	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
@@ -35,48 +32,6 @@ func admittedBy(t *testing.T, policies ...*ginlimit.Policy) (n int) {
 		}
 	}
 	return n
-}
-
-// TestWaitsUnderALease are served from it, and neither sooner nor later than the limit admits.
-func TestWaitsUnderALease(t *testing.T) {
-	t.Parallel()
-	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-		l := testkit.NewLimiter(t, b.Redis, ginlimit.WithLease(100*time.Millisecond), testkit.RemembersDenials())
-		p := testkit.NewPolicy(t, l, "api", ginlimit.PerSecond(100).WithBurst(200))
-		var all sync.WaitGroup
-		start := time.Now()
-		for range 3 {
-			all.Go(func() {
-				for range 300 {
-					assert.NoError(t, p.Wait(t.Context(), "alice"))
-					time.Sleep(2 * time.Millisecond)
-				}
-			})
-		}
-		all.Wait()
-		require.Positive(t, l.Stats().Leased)
-		require.GreaterOrEqual(t, time.Since(start), 7*time.Second-10*time.Millisecond,
-			"900 tokens, of which 200 are there at once")
-		require.Less(t, time.Since(start), 7500*time.Millisecond)
-
-		leased := l.Stats().Leased
-		queued := testkit.NewPolicy(t, l, "queued", ginlimit.PerMinute(60_000),
-			ginlimit.InFlight(1),
-			ginlimit.WithQueue(1, time.Hour))
-		for range 50 {
-			slot, next := testkit.Reserve(t, queued), make(chan *ginlimit.Reservation, 1)
-			all.Go(func() { next <- testkit.Reserve(t, queued) })
-			time.Sleep(10 * time.Millisecond)
-			slot.Release()
-			slot = <-next
-			require.True(t, slot.Result().Allowed)
-			require.Equal(t, ginlimit.FromRedis, slot.Result().Source)
-			slot.Release()
-			synctest.Wait()
-		}
-		all.Wait()
-		require.Equal(t, leased, l.Stats().Leased, "who waits for a slot takes no tokens ahead")
-	})
 }
 
 // TestALeaseLeavesTheFloor to the policy that its own is derived from, in the same process and in others.
@@ -122,23 +77,6 @@ func TestALeaseLeavesALargeFloor(t *testing.T) {
 		require.Equal(t, ginlimit.Result{
 			Limit: testkit.LeasePerMinute, Name: "api", RetryAfter: -1, Source: ginlimit.FromPolicy, Cause: ginlimit.CauseNever,
 		}, r)
-	})
-}
-
-// TestALeaseOfACalendarQuota ends with its period: in each, processes with leases admit exactly the quota.
-func TestALeaseOfACalendarQuota(t *testing.T) {
-	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
-		life := ginlimit.WithLease(2 * time.Hour) // in which 200 tokens flow back
-		one, two := b.Limiter(t, life), b.Limiter(t, life)
-		quota := ginlimit.PerCalendar(2400, endingDay())
-		p, q := testkit.NewPolicy(t, one, "api", quota), testkit.NewPolicy(t, two, "api", quota)
-		used := b.Leases(t, p) + b.Leases(t, q)
-		require.Less(t, used, 2000)
-		b.Advance(time.Minute)
-		require.Equal(t, 2400, admittedBy(t, p, q), "nothing is left of the period that has ended")
-		b.Advance(24 * time.Hour)
-		used = b.Leases(t, p) + b.Leases(t, q)
-		require.Equal(t, 2400, used+admittedBy(t, p, q))
 	})
 }
 

@@ -40,39 +40,6 @@ func TestRaisedPlanEndsARememberedDenial(t *testing.T) {
 	})
 }
 
-// TestPlanInAnOutage: the process decides by its share of the plan that it knows, and the source is
-// asked for a plan that it does not know.
-func TestPlanInAnOutage(t *testing.T) {
-	t.Parallel()
-	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-		s := testkit.NewSource()
-		s.Set("alice", ginlimit.PerMinute(4), nil)
-		l := failingLocal(t, b, ginlimit.WithReplicas(2))
-		p, plans := planOf(t, b, l, s)
-		asks(t, p, verdict{true, 3, 0})
-		loseRedis(t, b, l)
-		asks(t, p, verdict{true, 1, 0})
-		asks(t, p, verdict{true, 0, 0})
-		require.Equal(t, ginlimit.FromLocal, asks(t, p, verdict{false, 0, 30 * time.Second}).Source)
-		require.EqualValues(t, 1, s.Asked.Load())
-		r, err := p.Allow(t.Context(), "three")
-		require.NoError(t, err)
-		require.True(t, r.Allowed)
-		require.Equal(t, ginlimit.PerMinute(3), r.Limit)
-		require.Zero(t, r.Remaining, "its share is one")
-		_, err = p.Allow(t.Context(), "nobody")
-		require.ErrorIs(t, err, ginlimit.ErrUnknownClient)
-
-		s.Set("alice", ginlimit.PerMinute(40), nil)
-		testkit.RequireMade(t, plans.Invalidate(t.Context(), "alice"))
-		r = asks(t, p, verdict{false, 0, -1}, "a minute is missing from its share, as before")
-		require.Equal(t, ginlimit.PerMinute(40), r.Limit)
-		require.InDelta(t, 3*time.Second, r.RetryAfter, float64(200*time.Millisecond))
-		time.Sleep(r.RetryAfter)
-		asks(t, p, verdict{true, 0, 0})
-	})
-}
-
 // TestRememberedDenialsInAnOutage last for their second. Then the process decides by its share, and
 // what it denies is not remembered when Redis decides again.
 func TestRememberedDenialsInAnOutage(t *testing.T) {

@@ -6,7 +6,6 @@ import (
 	"net"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -46,47 +45,6 @@ func TestPlansOfAnOutageAreChecked(t *testing.T) {
 				time.Sleep(time.Second)
 				has(t, here, "three", 4)
 				require.EqualValues(t, 2, s.Asked.Load())
-			})
-		})
-	}
-}
-
-// TestFailedInvalidationOutlastsTheOutage has Redis keep the old plan, which this process must not go by.
-func TestFailedInvalidationOutlastsTheOutage(t *testing.T) {
-	t.Parallel()
-	for name, c := range map[string]struct{ failing, unknown bool }{
-		"the source answers": {}, "the source fails for a while": {failing: true},
-		"the process does not know the plan": {true, true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-				s := testkit.NewSource()
-				plans := testkit.PlansOfProcess(t, b, s.Ask)
-				has(t, plans, "three", 3)
-				if c.unknown {
-					plans = testkit.PlansOfProcess(t, b, s.Ask)
-				}
-				s.Set("three", ginlimit.PerMinute(4), nil)
-				canceled, cancel := context.WithCancel(t.Context())
-				cancel()
-				require.ErrorIs(t, plans.Invalidate(canceled, "three"), context.Canceled)
-				synctest.Wait() // nothing is on its way
-				require.True(t, b.Mini.Exists("ginlimit:plan:{plans|three}"))
-				if c.failing {
-					s.Set("three", ginlimit.PerMinute(4), context.DeadlineExceeded)
-					has(t, plans, "three", 3)
-					time.Sleep(time.Second)
-					s.Set("three", ginlimit.PerMinute(4), nil)
-				}
-				b.Late.Store(true)
-				has(t, plans, "three", 4)
-				b.Late.Store(false)
-				for range 5 {
-					time.Sleep(time.Second)
-					has(t, plans, "three", 4)
-				}
-				has(t, testkit.PlansOfProcess(t, b, s.Ask), "three", 4)
 			})
 		})
 	}

@@ -3,7 +3,6 @@
 package limits_test
 
 import (
-	"context"
 	"strings"
 	"sync"
 	"testing"
@@ -128,10 +127,4 @@ func TestInvalidationOvertakesAQuestion(t *testing.T) {
 	limit, err = testkit.LimitOf(testkit.NewPlans(t, rdb, s), t.Context(), "three")
 	require.NoError(t, err)
 	require.Equal(t, ginlimit.PerMinute(4), limit, "in other processes too")
-}
-
-func canceled(t *testing.T) context.Context {
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	return ctx
 }

@@ -4,13 +4,11 @@ import (
 	"context"
 	"net/http"
 	"net/http/httptest"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/gin-gonic/gin"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
@@ -75,33 +73,6 @@ func TestQueueThroughAnOutage(t *testing.T) {
 		b.Late.Store(false)
 		got.slot.Release()
 		held.Release()
-	})
-}
-
-// TestAQueueKeepsItsOrder though a request may lack a token, then a slot, then a token.
-func TestAQueueKeepsItsOrder(t *testing.T) {
-	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
-		for _, work := range []time.Duration{time.Millisecond, 150 * time.Millisecond} {
-			p := testkit.NewPolicy(t, b.Limiter, work.String(), ginlimit.Per(1, 100*time.Millisecond), ginlimit.InFlight(1),
-				ginlimit.WithQueue(20, time.Minute))
-			var all sync.WaitGroup
-			order := make(chan int, 12)
-			for i := range cap(order) {
-				all.Go(func() {
-					slot, err := p.Reserve(t.Context(), "alice", 1)
-					assert.NoError(t, err)
-					assert.True(t, slot.Result().Allowed)
-					order <- i
-					time.Sleep(work)
-					slot.Release()
-				})
-				time.Sleep(5 * time.Millisecond)
-			}
-			all.Wait()
-			for i := range cap(order) {
-				require.Equal(t, i, <-order, work)
-			}
-		}
 	})
 }
 

@@ -189,35 +189,6 @@ func TestReserveAllFailsAsItsLimits(t *testing.T) {
 	require.Equal(t, []string{"q failed", "dry failed", "p allowed", "dry failed"}, events)
 }
 
-// TestReserveAllBesideADryRun: it decides apart, whatever the others do, and denies nothing.
-func TestReserveAllBesideADryRun(t *testing.T) {
-	t.Parallel()
-	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
-		p := testkit.NewPolicy(t, b.Limiter, "p", ginlimit.PerHour(2))
-		dry := testkit.NewPolicy(t, b.Limiter, "dry", ginlimit.PerHour(1), ginlimit.InFlight(1), ginlimit.WithDryRun())
-		both := func() *ginlimit.Reservation {
-			return reserveAll(t, charge(dry, "k", 1), charge(p, "k", 1))
-		}
-		one := both()
-		require.Equal(t, []string{"dry", "p"}, namesOf(one.Results()))
-		require.Equal(t, "p", one.Result().Name)
-		two := both()
-		require.True(t, two.Result().Allowed)
-		require.False(t, two.Results()[0].Allowed, "it would have denied")
-		require.NoError(t, two.Cancel(t.Context()))
-		require.Equal(t, []int{1, 0, 0}, append(remaining(t, p), remaining(t, dry)...))
-		require.NoError(t, one.Cancel(t.Context()))
-		require.Equal(t, []int{2, 1, 1}, append(remaining(t, p), remaining(t, dry)...))
-
-		reserveAll(t, charge(p, "k", 2))
-		denied := both()
-		require.Equal(t, []string{"p"}, namesOf(denied.Results()))
-		require.Equal(t, []int{0, 0, 1}, append(remaining(t, p), remaining(t, dry)...), "the slot is free at once")
-		alone := reserveAll(t, charge(dry, "k", 1))
-		require.False(t, alone.Result().Allowed, "the caller acts on it")
-	})
-}
-
 // TestEventsOfReserveAll: one of each policy, of a denial those that deny.
 func TestEventsOfReserveAll(t *testing.T) {
 	t.Parallel()

@@ -175,24 +175,6 @@ func TestReservationsBelongToTheirCalendarPeriod(t *testing.T) {
 	}
 }
 
-// TestAReservationUsesNoLease of its key, and ends none: what is leased is missing to it as to any other process.
-func TestAReservationUsesNoLease(t *testing.T) {
-	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
-		l := b.Limiter(t)
-		require.Equal(t, "rrrrlrlllrl", testkit.Sources(t, l, 11, testkit.LeasePerMinute)) // and holds 6
-		e, left := testkit.Engine{Limiter: l}, leaseBurst-17
-		r := e.Reserve(t, left, testkit.LeasePerMinute)
-		require.Equal(t, ginlimit.FromRedis, r.Result().Source)
-		require.True(t, r.Result().Allowed)
-		require.False(t, e.Reserve(t, 1, testkit.LeasePerMinute).Result().Allowed)
-		require.Equal(t, "lll", testkit.Sources(t, l, 3, testkit.LeasePerMinute))
-		require.NoError(t, r.Settle(t.Context(), left-1))
-		require.Equal(t, "lll", testkit.Sources(t, l, 3, testkit.LeasePerMinute))
-		require.True(t, e.Reserve(t, 1, testkit.LeasePerMinute).Result().Allowed)
-		require.False(t, e.AllowN(t, 1, testkit.LeasePerMinute).Allowed)
-	})
-}
-
 // TestAReservationOfAnOutageIsSettledInTheProcess that has made it, also when Redis is back: Redis'
 // bucket is left alone.
 func TestAReservationOfAnOutageIsSettledInTheProcess(t *testing.T) {

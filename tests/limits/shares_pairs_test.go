@@ -127,43 +127,6 @@ func TestWhatATenantGivesBackIsItsOwn(t *testing.T) {
 	})
 }
 
-// TestAResetTenantGivesBackNothingTwice: a reservation that its reset has given back, whoever takes the
-// tokens meanwhile.
-func TestAResetTenantGivesBackNothingTwice(t *testing.T) {
-	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
-		limit := ginlimit.PerDay(1000)
-		for name, others := range map[string]struct {
-			before, after []string // 100 tokens each
-			left          int
-		}{
-			"another": {nil, []string{"b"}, 900},
-			"itself":  {nil, []string{"a"}, 900},
-			"both":    {[]string{"b"}, []string{"a", "b"}, 700},
-			"nobody":  {[]string{"b"}, nil, 900},
-		} {
-			p := testkit.NewPolicy(t, b.Limiter, name, limit, sharesBy())
-			take := func(tenants []string) {
-				for _, tenant := range tenants {
-					r, err := p.Share(tenant, 1).AllowN(t.Context(), "model", 100)
-					require.NoError(t, err)
-					require.True(t, r.Allowed)
-				}
-			}
-			take(others.before)
-			r, err := p.Share("a", 1).Reserve(t.Context(), "model", 100)
-			require.NoError(t, err)
-			time.Sleep(time.Millisecond)
-			testkit.RequireMade(t, p.Share("a", 1).Reset(t.Context(), "model"))
-			take(others.after)
-			time.Sleep(time.Millisecond)
-			require.NoError(t, r.Cancel(t.Context()))
-			found, err := p.Share("new", 1).Peek(t.Context(), "model")
-			require.NoError(t, err)
-			require.Equal(t, others.left/2, found.Remaining, name)
-		}
-	})
-}
-
 // TestAResetOfATenantVoidsItsReservations, also right after another one: what they would give back is another tenant's.
 func TestAResetOfATenantVoidsItsReservations(t *testing.T) {
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
@@ -322,27 +285,5 @@ func TestSharesInAnOutage(t *testing.T) {
 		p.asks(t, "a", 429)
 		p.asks(t, "b", 200)
 		require.Equal(t, ginlimit.FromRedis, p.found.Source)
-	})
-}
-
-// TestRedisIsFoundAgainByAProbeOfSharedBuckets: nothing else is asked for.
-func TestRedisIsFoundAgainByAProbeOfSharedBuckets(t *testing.T) {
-	t.Parallel()
-	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-		p := shared(t, testkit.Backend{Limiter: failingLocal(t, b)}, ginlimit.PerHour(1000))
-		source := func() ginlimit.Source {
-			r, err := p.Share("a", 1).Allow(t.Context(), "model")
-			require.NoError(t, err)
-			return r.Source
-		}
-		require.Equal(t, ginlimit.FromRedis, source())
-		b.Late.Store(true)
-		for range 10 {
-			source()
-		}
-		require.Equal(t, ginlimit.FromLocal, source())
-		b.Late.Store(false)
-		time.Sleep(2 * time.Second)
-		require.Equal(t, ginlimit.FromRedis, source())
 	})
 }

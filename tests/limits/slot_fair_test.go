@@ -77,7 +77,7 @@ func TestNoProcessStarvesAnother(t *testing.T) {
 		const lasts = 20 * time.Second // of fewer waits the p99 is left to chance
 		for slots, work := range map[int]time.Duration{1: 5 * time.Millisecond, 8: 47 * time.Millisecond} {
 			waits := demand(t, processes, slots, work, lasts)
-			requireFair(t, waits, 2)
+			requireFair(t, waits, 3) // whoever starves waits many times as long
 			all := 0
 			for _, own := range waits {
 				all += len(own)

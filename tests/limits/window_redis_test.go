@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -30,55 +29,6 @@ func TestAlgorithmsDoNotMeet(t *testing.T) {
 		require.True(t, r.Allowed, a)
 	}
 	require.EqualValues(t, 3, rdb.DBSize(t.Context()).Val())
-}
-
-// TestManyWindowsShareACall has callers on many keys at once: each key is decided on for itself.
-func TestManyWindowsShareACall(t *testing.T) {
-	t.Parallel()
-	for _, a := range testkit.WindowAlgorithms {
-		t.Run(a.String(), func(t *testing.T) {
-			t.Parallel()
-			rdb := testkit.Connect(t, testkit.StartRedis(t))
-			limiter := testkit.NewLimiter(t, rdb, testkit.WithAlgorithm(a), ginlimit.WithDenyCache(0))
-			const callers, each, keys = 256, 40, 50
-			limit := ginlimit.PerDay(100) // half of what is asked for
-			require.NoError(t, limiter.Block(t.Context(), "key 0", time.Hour, limit))
-			e := testkit.Engine{Algorithm: a}
-			require.NoError(t, rdb.Set(t.Context(), e.RedisKey("key 1", limit), "foreign", 0).Err())
-			if junk := e.RedisKey("key 2", limit); a == ginlimit.SlidingWindow {
-				require.NoError(t, rdb.RPush(t.Context(), junk, "0 7 86400000", "junk", "junk").Err())
-				require.NoError(t, rdb.Expire(t.Context(), junk, time.Hour).Err())
-			} else {
-				require.NoError(t, rdb.HSet(t.Context(), junk, "a", "b").Err())
-			}
-			var granted [keys]atomic.Int64
-			var all sync.WaitGroup
-			for caller := range callers {
-				all.Go(func() {
-					for i := range each {
-						key := (caller + i) % keys
-						n := 1 + (caller+i)%2
-						r, err := limiter.AllowUpTo(t.Context(), fmt.Sprint("key ", key), n, limit)
-						if key == 1 || key == 2 {
-							assert.ErrorIs(t, err, ginlimit.ErrUnavailable)
-							continue
-						}
-						assert.NoError(t, err)
-						granted[key].Add(int64(r.Granted))
-					}
-				})
-			}
-			all.Wait()
-			for key := range keys {
-				want := 100
-				if key < 3 {
-					want = 0
-				}
-				require.EqualValues(t, want, granted[key].Load(), "key %d", key)
-			}
-			require.Less(t, testkit.ScriptCalls(t, rdb), callers*each/2)
-		})
-	}
 }
 
 // admission is how many tokens were granted between two times of this machine's clock, which Redis goes by.

@@ -3,7 +3,6 @@ package limits_test
 import (
 	"math"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -179,45 +178,4 @@ func TestWindowHasNoBurst(t *testing.T) {
 			e.Limiter.Handler("test", ginlimit.PerMinute(10).WithBurst(1).WithAlgorithm(e.Algorithm))
 		}), "burst")
 	})
-}
-
-// TestWindowsAreSharedWithoutRedis: what a share cannot give at once it owes.
-func TestWindowsAreSharedWithoutRedis(t *testing.T) {
-	t.Parallel()
-	for _, a := range testkit.WindowAlgorithms {
-		t.Run(a.String(), func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				limiter := testkit.WithoutRedis(t, testkit.WithAlgorithm(a), ginlimit.WithReplicas(4))
-				limit, ctx := ginlimit.PerMinute(10).WithAlgorithm(a), t.Context()
-				ask := func(key string, n int) ginlimit.Result {
-					r, err := limiter.AllowN(ctx, key, n, limit)
-					require.NoError(t, err)
-					require.Equal(t, ginlimit.FromLocal, r.Source)
-					require.Equal(t, limit, r.Limit)
-					return r
-				}
-				require.Equal(t, 1, ask("k", 1).Remaining, "two of ten")
-				require.True(t, ask("k", 1).Allowed)
-				r := ask("k", 1)
-				require.False(t, r.Allowed)
-				require.Equal(t, time.Minute, r.RetryAfter)
-
-				require.True(t, ask("large", 7).Allowed, "four windows' worth")
-				r = ask("large", 1)
-				require.False(t, r.Allowed)
-				require.Equal(t, 4*time.Minute, r.RetryAfter)
-				require.Negative(t, ask("larger", 11).RetryAfter)
-				require.Equal(t, 5*time.Minute, ask("all", 10).ResetAfter)
-				require.Error(t, limiter.Refund(ctx, "all", 1, limit), "there is no Redis, but it is done here")
-				require.True(t, ask("all", 1).Allowed)
-				r = ask("all", 1)
-				require.False(t, r.Allowed)
-				require.Equal(t, 5*time.Minute, r.ResetAfter, "what is owed stays owed")
-
-				require.Error(t, limiter.Block(ctx, "blocked", time.Hour, limit), "there is no Redis, but it is done here")
-				require.Equal(t, time.Hour, ask("blocked", 1).RetryAfter)
-			})
-		})
-	}
 }

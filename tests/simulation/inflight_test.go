@@ -37,7 +37,7 @@ import (
 // say. In the end everything is free again, within simSlotLife.
 //
 // The processes fail closed, so that Redis alone admits; what it costs if Redis loses its memory, and admission without
-// it, are rows of their own (TestSlotsWithoutRedis).
+// it, are rows of their own (TestSlotsWhileRedisIsLost).
 type slotSimulation struct {
 	*simulation
 	plan     *slotPlan

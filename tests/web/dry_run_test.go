@@ -46,42 +46,6 @@ func TestDryRunSharesNoKey(t *testing.T) {
 	})
 }
 
-// TestDryRunOfSlotsAlone reports the slots, also of requests that cost nothing and of limits that prohibit.
-func TestDryRunOfSlotsAlone(t *testing.T) {
-	t.Parallel()
-	testkit.OnEveryEngine(t, func(t *testing.T, e testkit.Engine) {
-		opts := []ginlimit.PolicyOption{testkit.ByUser(), ginlimit.InFlight(2), ginlimit.WithDryRun()}
-		p := testkit.NewPolicy(t, e.Limiter, "api", opts...)
-		var found ginlimit.Result
-		router := testkit.Serve(func(c *gin.Context) { c.Next(); found, _ = ginlimit.FromContext(c) }, p.Handler())
-		require.Equal(t, http.StatusOK, testkit.Get(router, "/", testkit.User("alice")).Code)
-		require.True(t, found.Allowed)
-		require.Equal(t, 1, found.Remaining)
-		require.Equal(t, "api-c", found.Name)
-		one, two := testkit.Reserve(t, p), testkit.Reserve(t, p)
-		require.Equal(t, 0, two.Result().Remaining)
-		require.Equal(t, http.StatusOK, testkit.Get(router, "/", testkit.User("alice")).Code)
-		require.False(t, found.Allowed)
-		free := testkit.Serve(p.Handler(), testkit.Derive(t, p,
-			ginlimit.WithCost(func(*gin.Context) int { return 0 })).Handler())
-		require.Equal(t, http.StatusOK, testkit.Get(free, "/", testkit.User("alice")).Code)
-		require.Equal(t, 2, e.Limiter.Stats().Slots)
-		one.Release()
-		peek, err := p.Peek(t.Context(), "alice")
-		require.NoError(t, err)
-		require.True(t, peek.Allowed)
-		require.Equal(t, 1, peek.Remaining)
-		two.Release()
-
-		closed := testkit.NewPolicy(t, e.Limiter, "closed", append(opts, ginlimit.PerHour(0))...)
-		router = testkit.Serve(func(c *gin.Context) { c.Next(); found, _ = ginlimit.FromContext(c) }, closed.Handler())
-		require.Equal(t, http.StatusOK, testkit.Get(router, "/", testkit.User("alice")).Code)
-		require.False(t, found.Allowed)
-		require.Negative(t, found.RetryAfter)
-		require.Zero(t, e.Limiter.Stats().Slots)
-	})
-}
-
 // TestDryRunSettlesAsWithoutIt gives back no token that has flowed back by itself.
 func TestDryRunSettlesAsWithoutIt(t *testing.T) {
 	t.Parallel()

@@ -114,50 +114,6 @@ func TestDenialsThatNeverEndSaySo(t *testing.T) {
 	}
 }
 
-// TestADenialOfAShareSaysThatOthersShareTheLimit: a tenant that holds half of the burst is denied
-// because of its share, and one that finds no token left because of the rate.
-func TestADenialOfAShareSaysThatOthersShareTheLimit(t *testing.T) {
-	t.Parallel()
-	for kind, limiter := range map[string]func(*testing.T, *testkit.Bubble) *testkit.Limiter{
-		"Redis":   func(t *testing.T, b *testkit.Bubble) *testkit.Limiter { return testkit.NewLimiter(t, b.Redis) },
-		"process": func(t *testing.T, _ *testkit.Bubble) *testkit.Limiter { return testkit.NewLocal(t) },
-		"without Redis": func(t *testing.T, _ *testkit.Bubble) *testkit.Limiter {
-			return testkit.WithoutRedis(t, ginlimit.WithReplicas(1))
-		},
-	} {
-		t.Run(kind, func(t *testing.T) {
-			t.Parallel()
-			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-				policy, err := limiter(t, b).Policy("model", ginlimit.PerMinute(6).WithBurst(4),
-					ginlimit.WithShares(func(c *gin.Context) (string, int) { return c.GetHeader("X-Tenant"), 1 }))
-				require.NoError(t, err)
-				r := testkit.Serve(policy.Handler())
-				denied := func(tenant string) string {
-					rec := testkit.Get(r, "/", testkit.With("X-Tenant", tenant))
-					require.Equal(t, http.StatusTooManyRequests, rec.Code)
-					require.Equal(t, strconv.Itoa(rec.Body.Len()), rec.Header().Get("Content-Length"))
-					require.NotEmpty(t, rec.Header().Get("Retry-After"))
-					return rec.Body.String()
-				}
-				admitted := func(tenant string) {
-					require.Equal(t, http.StatusOK, testkit.Get(r, "/", testkit.With("X-Tenant", tenant)).Code)
-				}
-				admitted("greedy")
-				admitted("greedy")
-				const problem = `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded",` +
-					`"title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,`
-				for range 2 { // the second time from the deny cache
-					require.Equal(t, problem+`"detail":"This limit is shared, and your share of it is used up.",`+
-						`"violated-policies":["model"]}`, denied("greedy"))
-				}
-				admitted("second")
-				admitted("third")
-				require.Equal(t, problem+`"violated-policies":["model"]}`, denied("fourth"))
-			})
-		})
-	}
-}
-
 // TestErrorStatusIsWhatTheDefaultAnswers for each error, and without an error nothing is wrong.
 func TestErrorStatusIsWhatTheDefaultAnswers(t *testing.T) {
 	t.Parallel()

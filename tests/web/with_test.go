@@ -1,8 +1,6 @@
 package web_test
 
 import (
-	"context"
-	"errors"
 	"net/http"
 	"net/netip"
 	"testing"
@@ -58,17 +56,6 @@ func TestWithReplacesOptions(t *testing.T) {
 		require.Equal(t, 18, r.Remaining, "keys of its own")
 		wants(p, "/", 200, 78)
 	})
-}
-
-// TestWithQueueWaitsForTheLimitsOfThePolicy that it was called on.
-func TestWithQueueWaitsForTheLimitsOfThePolicy(t *testing.T) {
-	t.Parallel()
-	limiter := testkit.NewLocal(t)
-	limited := testkit.NewPolicy(t, limiter, "limited", ginlimit.PerHour(4))
-	testkit.Derive(t, limited, ginlimit.WithQueue(1, time.Second))
-	unlimited := testkit.NewPolicy(t, limiter, "unlimited", ginlimit.Unlimited())
-	_, err := unlimited.With(ginlimit.WithQueue(1, time.Second))
-	require.ErrorContains(t, err, "WithQueue does not go together with no limit that counts")
 }
 
 // TestWithKeepsSlotsAndBans of the policy that it was called on.
@@ -137,23 +124,6 @@ func TestWithAndAQueue(t *testing.T) {
 			require.Equal(t, row.waits, time.Since(start), i)
 		}
 	})
-}
-
-// TestWithKeepsATenant and the function of limits.
-func TestWithKeepsATenant(t *testing.T) {
-	t.Parallel()
-	l := testkit.NewLocal(t)
-	shared := testkit.NewPolicy(t, l, "shared", ginlimit.PerHour(10),
-		ginlimit.WithShares(func(*gin.Context) (string, int) { return "a", 1 }))
-	r, err := testkit.Derive(t, shared.Share("b", 1), ginlimit.WithFloor(4)).AllowN(t.Context(), "k", 6)
-	require.NoError(t, err)
-	require.True(t, r.Allowed)
-
-	lost := errors.New("lost")
-	p := testkit.NewPolicy(t, l, "own", testkit.ByUser(),
-		ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) { return nil, lost }))
-	_, err = testkit.Derive(t, p, ginlimit.WithFloor(1)).Allow(t.Context(), "k")
-	require.ErrorIs(t, err, lost)
 }
 
 // TestWithRefusesWhatNeedsOtherBuckets, and names every fault.
