@@ -52,15 +52,13 @@ type operation struct {
 	n       int
 	burst   int // if slowLimit has another
 	process int
-	pair    int    // of clients of two policies, or one of these clients
 	actual  [2]int // what settle replaces n by
 }
 
 // outcome is what it was told.
 type outcome struct {
 	result      ginlimit.Result
-	several     [2]ginlimit.Result // of policies
-	lost        bool               // there was no answer
+	lost        bool // there was no answer
 	reservation *ginlimit.Reservation
 	unsettled   [2]bool // settle has failed
 }
@@ -255,7 +253,6 @@ func (h *history) record(t *testing.T, disturb disturbance) {
 						key: fmt.Sprintf("%d, %d",
 							int64(time.Since(start)/(100*time.Millisecond))+h.lost.Load()/lostPerKey, random.IntN(h.keys)),
 						verb: h.verbs[random.IntN(len(h.verbs))], n: 1 + random.IntN(4), process: process,
-						pair: random.IntN(4),
 					}
 					called := time.Since(start).Nanoseconds()
 					out, err := h.do(limiter, in, h.limit)

@@ -11,7 +11,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
@@ -143,67 +142,6 @@ func made(t *testing.T, err error) bool {
 		require.ErrorContains(t, err, "TRYAGAIN")
 	}
 	return err == nil
-}
-
-// TestClientsOfAClusterEqualTheModel has three processes decide on many clients at once, while
-// slots migrate from node to node, scripts are lost, and some keys are not those of buckets.
-func TestClientsOfAClusterEqualTheModel(t *testing.T) {
-	t.Parallel()
-	for _, a := range []ginlimit.Algorithm{ginlimit.TokenBucket, ginlimit.FixedWindow, ginlimit.SlidingWindow} {
-		t.Run(fmt.Sprint(a), func(t *testing.T) {
-			t.Parallel()
-			addrs := testkit.StartCluster(t, 3)
-			connect := func() redis.UniversalClient { return redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs}) }
-			c, admin, ctx := newCrowd(t, 120/testkit.RaceShare, connect, testkit.WithAlgorithm(a)), connect(), t.Context()
-			defer admin.Close()
-			name := func(client string) string { return testkit.RedisKeyOf(a, client, c.limit) }
-			require.NoError(t, admin.HSet(ctx, name(c.clients[0]), "a", "b").Err())
-			require.NoError(t, admin.Set(ctx, name(c.clients[1]), "3", 0).Err())
-			require.NoError(t, admin.Set(ctx, name(c.clients[2]), "text", time.Hour).Err())
-			fails := map[string]bool{c.clients[0]: true, c.clients[1]: true, c.clients[2]: true}
-			slots := testkit.NewSlots(t, addrs)
-			for range 3 {
-				c.ask(t, fails)
-				moving := map[int64]string{}
-				for _, i := range c.random.Perm(len(c.clients))[:len(c.clients)/4] {
-					moving[admin.ClusterKeySlot(ctx, name(c.clients[i])).Val()] = name(c.clients[i])
-				}
-				for _, key := range moving {
-					require.NoError(t, slots.Begin(ctx, key, c.random.IntN(2) == 0))
-				}
-				c.ask(t, fails) // some are on either node
-				c.change(t, fails)
-				var flushed sync.WaitGroup
-				flushed.Go(func() { assert.NoError(t, testkit.Connect(t, addrs[0]).ScriptFlush(ctx).Err()) })
-				c.ask(t, fails)
-				flushed.Wait()
-				c.change(t, fails)
-			}
-			require.Equal(t, "b", admin.HGet(ctx, name(c.clients[0]), "a").Val())
-			require.Equal(t, "3", admin.Get(ctx, name(c.clients[1])).Val())
-			require.Equal(t, "text", admin.Get(ctx, name(c.clients[2])).Val())
-		})
-	}
-}
-
-// TestClientsOfARingEqualTheModel has three processes decide on many clients at once on three shards.
-func TestClientsOfARingEqualTheModel(t *testing.T) {
-	t.Parallel()
-	addrs := map[string]string{"a": testkit.StartRedis(t), "b": testkit.StartRedis(t), "c": testkit.StartRedis(t)}
-	c := newCrowd(t, 120, func() redis.UniversalClient { return redis.NewRing(&redis.RingOptions{Addrs: addrs}) })
-	require.NoError(t, testkit.Connect(t, addrs["a"]).Set(t.Context(), "before", 1, 0).Err())
-	for range 8 {
-		c.ask(t, nil)
-		require.NoError(t, testkit.Connect(t, addrs["b"]).ScriptFlush(t.Context()).Err())
-		c.change(t, nil)
-	}
-	keys := int64(-1)
-	for _, addr := range addrs {
-		rdb := testkit.Connect(t, addr)
-		// records of what was given back
-		keys += rdb.DBSize(t.Context()).Val() - int64(len(rdb.Keys(t.Context(), "*:back").Val()))
-	}
-	require.LessOrEqual(t, keys, int64(len(c.clients)), "each client is on one shard")
 }
 
 // TestManyKeysOfAClusterShareACall, and of a ring.
