@@ -103,16 +103,3 @@ func TestBehaviourOfGinlimit(t *testing.T) {
 		}
 	}
 }
-
-func TestFilesWithoutScripts(t *testing.T) {
-	right := standIns(t)
-	for name, f := range map[string]files{
-		"no file":      {Sub2api: filepath.Join(t.TempDir(), "none.go")},
-		"another file": {Sub2api: right.LiteLLM},
-		"one script":   {LiteLLM: right.Sub2api},
-	} {
-		if _, err := f.systems(); err == nil {
-			t.Errorf("%s: no error", name)
-		}
-	}
-}

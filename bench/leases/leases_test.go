@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"os"
 	"regexp"
 	"slices"
@@ -54,43 +53,5 @@ func TestARowIsComplete(t *testing.T) {
 	busy := strings.Contains(out.String(), "Decided without Redis") // the machine, so the calls say nothing
 	if !busy && (with <= 0 || with > without/4) {
 		t.Errorf("calls: %s, want a quarter at most", cells[calls])
-	}
-}
-
-func TestSumOfReports(t *testing.T) {
-	got := sum([]report{
-		{Asked: 200, Admitted: 150, CPU: 0.001, Latencies: slices.Repeat([]time.Duration{time.Microsecond}, 200)},
-		{Asked: 100, Admitted: 50, CPU: 0.002, Degraded: 30,
-			Latencies: append(slices.Repeat([]time.Duration{2 * time.Microsecond}, 96),
-				slices.Repeat([]time.Duration{time.Millisecond}, 4)...)},
-	}, 2*time.Second)
-	want := round{asked: 150, admitted: 100, processCPU: 10, p50: 1, p99: 1000, fairness: 1.5, degraded: 0.1}
-	if got != want {
-		t.Errorf("got  %+v\nwant %+v", got, want)
-	}
-}
-
-func TestArrivals(t *testing.T) {
-	stream := func(seed uint64) []time.Duration {
-		return arrivals(rand.New(rand.NewPCG(seed, 0)), 1000, 10*time.Second)
-	}
-	all := stream(1)
-	if n := len(all); n < 9500 || n > 10500 {
-		t.Errorf("%d arrivals, want about 10,000", n)
-	}
-	if !slices.IsSorted(all) || all[0] < 0 || all[len(all)-1] >= 10*time.Second {
-		t.Errorf("from %s to %s", all[0], all[len(all)-1])
-	}
-	if !slices.Equal(all, stream(1)) || slices.Equal(all, stream(2)) {
-		t.Error("a seed is one stream")
-	}
-	early := 0 // between two arrivals is less than half the mean with a probability of 1 − e^(−1/2)
-	for i := range all[1:] {
-		if all[i+1]-all[i] < time.Millisecond/2 {
-			early++
-		}
-	}
-	if share := float64(early) / float64(len(all)); share < 0.37 || share > 0.42 {
-		t.Errorf("%.3f of the gaps are short, want 0.393", share)
 	}
 }

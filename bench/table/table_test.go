@@ -15,7 +15,6 @@ import (
 	"github.com/ginlimit/ginlimit/bench/internal/peers"
 	"github.com/ginlimit/ginlimit/bench/internal/proxy"
 	"github.com/ginlimit/ginlimit/bench/internal/redistest"
-	"github.com/ginlimit/ginlimit/bench/internal/spread"
 )
 
 func TestMain(m *testing.M) {
@@ -92,33 +91,5 @@ func TestRowsAreComplete(t *testing.T) {
 	}
 	if rows != want || rows < 2 {
 		t.Errorf("%d rows, want %d:\n%s", rows, want, &out)
-	}
-}
-
-// TestRatios compares within a round, so that a slow round of both changes nothing.
-func TestRatios(t *testing.T) {
-	r := results{
-		libraries: []peers.Library{
-			{Name: "ginlimit", Role: peers.Ours}, {Name: "variant", Role: peers.Variant},
-			{Name: "a"}, {Name: "b"}, {Name: "errs"}, {Name: "bare", Role: peers.Bare},
-		},
-		rounds: map[string][]Round{
-			"ginlimit": {{Time: 2}, {Time: 20}, {Time: 3}},
-			"a":        {{Time: 6}, {Time: 60}, {Time: 9}},
-			"b":        {{Time: 7}, {Time: 70}, {Time: 7}},
-			"variant":  {{Time: 1}, {Time: 1}, {Time: 1}},
-			"errs":     {{Time: 1, Wrong: 0.5}, {Time: 1, Wrong: 0.5}, {Time: 1, Wrong: 0.5}},
-			"bare":     {{Time: 1}, {Time: 10}, {Time: 1}},
-		},
-	}
-	peer := r.bestPeer(timeOf)
-	if peer != "b" {
-		t.Errorf("the best peer is %q", peer)
-	}
-	if got := r.ratio("a", "ginlimit", timeOf); got != (spread.Spread{Median: 3, Low: 3, High: 3}) {
-		t.Errorf("times as fast: %v", got)
-	}
-	if got := r.addedRatio("ginlimit", "b", timeOf).Median; got != 1./6 {
-		t.Errorf("added: %v, want 1/6", got)
 	}
 }
