@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -44,17 +45,17 @@ func TestTransportsWhileRedisFails(t *testing.T) {
 	soon := ginlimit.WithTimeout(ginlimit.DefaultTimeout)
 	whole := int(transportFailsFor.Seconds()) * rate
 	for name, row := range map[string]struct {
-		mode        ginlimit.FailureMode
-		timeout     ginlimit.LimiterOption
-		fail        func(*testing.T, *os.Process, *redis.Client) error
-		mend        func(*os.Process) error
-		least, most int // calls that the partner serves while Redis is away
-		errs        bool
+		mode    ginlimit.FailureMode
+		timeout ginlimit.LimiterOption
+		fail    func(*testing.T, *os.Process, *redis.Client) error
+		mend    func(*os.Process) error
+		most    int // calls that the partner serves while Redis is away; without errors at least one
+		errs    bool
 	}{
-		"frozen, closed": {ginlimit.FailClosed, soon, frozen, goesOn, 0, 0, true},
-		"frozen, local":  {ginlimit.FailLocal, soon, frozen, goesOn, 1, whole + burst, false},
-		"frozen, open":   {ginlimit.FailOpen, soon, frozen, goesOn, whole / 2, 1 << 30, false},
-		"emptied":        {ginlimit.FailClosed, testkit.Patient(), emptied, nothing, whole / 2, whole + 2*burst, false},
+		"frozen, closed": {ginlimit.FailClosed, soon, frozen, goesOn, 0, true},
+		"frozen, local":  {ginlimit.FailLocal, soon, frozen, goesOn, whole + burst, false},
+		"frozen, open":   {ginlimit.FailOpen, soon, frozen, goesOn, math.MaxInt, false},
+		"emptied":        {ginlimit.FailClosed, testkit.Patient(), emptied, nothing, whole + 2*burst, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -94,8 +95,8 @@ func TestTransportsWhileRedisFails(t *testing.T) {
 			stops.Store(true)
 			all.Wait()
 			say(t, "%d calls, %d of them in the outage, %d errors, %d denied", p.allowed.Load(), served, len(seen.failed), p.denied.Load())
-			assert.GreaterOrEqual(t, served, row.least)
 			assert.LessOrEqual(t, served, row.most)
+			assert.Equal(t, row.errs, served == 0)
 			assert.Equal(t, row.errs, len(seen.failed) > 0)
 			assert.Zero(t, p.denied.Load())
 			seen.judge(t, p)
