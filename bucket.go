@@ -12,9 +12,6 @@ import (
 	"github.com/ginlimit/ginlimit/internal/rules"
 )
 
-// never is the RetryAfter of what no waiting makes allowed.
-const never = rules.Never
-
 // slotsName is the name of a policy's slots, after the policy's and a hyphen.
 const slotsName = "c"
 
@@ -103,7 +100,7 @@ func (s *limitSet) checkBlock(d time.Duration) error {
 	var errs []error
 	set := s.rules.Now()
 	for i, l := range s.limits {
-		if longest := set.MaxBlock(i); milliseconds(d) > longest {
+		if longest := set.MaxBlock(i); wholeMillis(d) > longest {
 			errs = append(errs, fmt.Errorf("%w: a block of %s is too long under %s: at most %s",
 				ErrInvalidArgument, d, l, millis(longest)))
 		}
@@ -146,7 +143,7 @@ func (s *limitSet) rows(e *engine.Engine, a *engine.Answer) []Result {
 		case l.InFlight > 0:
 			resource, row.Name = s.rules.Slots(), s.name+"-"+slotsName
 		case l.Rate == 0, l == s.prohibited:
-			row = Result{Limit: l, Name: s.name, RetryAfter: never, Source: FromPolicy, Cause: CauseNever}
+			row = Result{Limit: l, Name: s.name, RetryAfter: rules.Never, Source: FromPolicy, Cause: CauseNever}
 		case l.Rate < 0:
 			resource, row.Remaining = s.rules.Ban(), math.MaxInt
 		case counted < len(s.limits):
@@ -254,5 +251,16 @@ func millis(ms int64) time.Duration {
 	return time.Duration(min(ms, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond
 }
 
-// milliseconds returns a duration in whole milliseconds, rounded up.
-func milliseconds(d time.Duration) int64 { return bucket.CeilDiv(int64(d), int64(time.Millisecond)) }
+// wholeMillis returns a duration in whole milliseconds, rounded up.
+func wholeMillis(d time.Duration) int64 { return bucket.CeilDiv(int64(d), int64(time.Millisecond)) }
+
+// unusable is the error of limits that the application returned for a client. The log may name them.
+type unusable struct {
+	error
+	limits []Limit
+}
+
+func (u *unusable) Unwrap() error { return u.error }
+
+// text returns the limits, or the first of many.
+func (u *unusable) text() string { return fmt.Sprintf("%.200s", joinLimits(u.limits)) }

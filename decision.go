@@ -2,12 +2,7 @@ package ginlimit
 
 import (
 	"context"
-	"fmt"
-	"net/http"
-	"slices"
 	"time"
-
-	"github.com/gin-gonic/gin"
 
 	"github.com/ginlimit/ginlimit/internal/engine"
 	"github.com/ginlimit/ginlimit/internal/rules"
@@ -19,7 +14,7 @@ type phase uint8
 const (
 	undecided phase = iota
 	absent          // a dry run that could not decide
-	skipped
+	bypassed
 	settled // its result does not change any more
 )
 
@@ -30,6 +25,7 @@ type part struct {
 	keyErr error // why there is no key
 	hasKey bool  // it was looked for
 	asked  bool  // it has everything that a decision needs
+	dry    bool  // it decides apart, and never denies
 	phase  phase
 	n      int // tokens that the request takes
 	limits *policyLimits
@@ -38,123 +34,81 @@ type part struct {
 	result Result
 }
 
-// ask prepares the questions of a request. It returns the first policy whose key, cost or limits cannot be
-// had, and why. Then only dry runs are asked.
-func (s *requestState) ask(c *gin.Context) (failed *part, why failure) {
-	for i := range s.parts {
-		t := &s.parts[i]
-		if t.phase != undecided || failed != nil && !t.policy.dryRun {
-			continue
-		}
-		ask, fault := t.prepare(c, s)
-		switch {
-		case fault.err == nil:
-			s.add(i, ask)
-		case t.policy.dryRun:
-			t.phase = absent
-			t.fail(c, s, fault)
-		default:
-			failed, why = t, fault
-		}
+// decision is what several policies decide on a request, in a handler or for a [Reservation].
+type decision struct {
+	parts   []part
+	live    int             // how many of the asks are of policies in force: the first ones
+	asks    []engine.Ask    // in the order in which they are decided
+	answers []engine.Answer // to the asks
+	pending []engine.Ask    // of several policies, before they are in order
+	request engine.Request
+	began   time.Time // if there are observers
+	asked   time.Time // when the keys and limits of several policies were known
+
+	one struct { // memory for one policy
+		parts    [1]part
+		asks     [1]engine.Ask
+		answers  [1]engine.Answer
+		statuses [1]rules.Status
 	}
-	for i := range s.parts {
-		if t := &s.parts[i]; failed != nil && !t.policy.dryRun {
-			t.ask, t.answer = nil, nil
-		}
-	}
-	s.arrange()
-	return failed, why
 }
 
-// prepare returns the question to the policy.
-func (t *part) prepare(c *gin.Context, s *requestState) (ask engine.Ask, why failure) {
-	p := t.policy
-	s.asking = p
-	if t.n = 1; p.asks.cost != nil {
-		t.n = p.asks.cost(c)
+// begin begins a decision of several policies of a limiter, which are then filled in.
+func (d *decision) begin(policies int, l *Limiter) {
+	if d.parts = d.one.parts[:]; policies > 1 {
+		d.parts = make([]part, policies)
 	}
-	if err := checkCost(t.n); err != nil {
-		return ask, failure{err: err}
+	if l.observers != nil {
+		d.began = time.Now()
 	}
-	t.findKey(c, s)
-	if t.keyErr != nil {
-		return ask, failure{err: t.keyErr, origin: fromKeyFunc}
-	}
-	var err error
-	if t.limits, err = p.limitsOf(c.Request.Context(), t.client); err != nil {
-		return ask, failure{err: err, origin: fromLimitFunc}
-	}
-	ask = p.askOf(t.client, t.limits)
-	tenant, err := p.tenantOfRequest(c)
-	if err != nil {
-		return ask, failure{err: err, origin: fromKeyFunc}
-	}
-	if t.limits.rules.Divided() {
-		ask.Tenant = tenant
-	}
-	ask.N, ask.Report, ask.Settles = int64(t.n), p.report(), p.asks.settle != nil
-	if !p.dryRun {
-		ask.Queue = p.asks.queue
-	}
-	t.asked = true
-	return ask, failure{}
 }
 
-// report returns which statuses a response needs.
-func (p *Policy) report() rules.Report {
-	switch {
-	case p.answers.headerFunc != nil:
-		return rules.ReportFull
-	case p.answers.headers&RateLimitDraft != 0:
-		return rules.ReportEvery
-	}
-	return rules.ReportDenying
-}
+func (d *decision) engine() *engine.Engine { return d.parts[0].policy.limiter.engine }
 
 // add adds the question to a policy.
-func (s *requestState) add(i int, ask engine.Ask) {
-	t := &s.parts[i]
-	if len(s.parts) == 1 {
-		s.asks, s.answers = s.one.asks[:], s.one.answers[:]
-		s.asks[0], s.answers[0].Statuses = ask, s.one.statuses[:0]
-		t.ask, t.answer = &s.asks[0], &s.answers[0]
+func (d *decision) add(i int, ask engine.Ask) {
+	t := &d.parts[i]
+	if len(d.parts) == 1 {
+		d.asks, d.answers = d.one.asks[:], d.one.answers[:]
+		d.asks[0], d.answers[0].Statuses = ask, d.one.statuses[:0]
+		t.ask, t.answer = &d.asks[0], &d.answers[0]
 		return
 	}
-	if s.pending == nil {
-		s.pending = make([]engine.Ask, len(s.parts))
+	if d.pending == nil {
+		d.pending = make([]engine.Ask, len(d.parts))
 	}
-	s.pending[i] = ask
-	t.ask = &s.pending[i]
+	d.pending[i] = ask
+	t.ask = &d.pending[i]
 }
 
 // arrange brings the questions of several policies into the order in which they are decided: together, by
 // one tenant after another, and dry runs last.
-func (s *requestState) arrange() {
-	if s.asks != nil {
-		if !s.parts[0].policy.dryRun {
-			s.live = 1
+func (d *decision) arrange() {
+	if d.asks != nil {
+		if !d.parts[0].dry {
+			d.live = 1
 		}
 		return
 	}
-	order := make([]*part, 0, len(s.parts))
+	order := make([]*part, 0, len(d.parts))
 	for last := range 3 {
-		for i := range s.parts {
-			t := &s.parts[i]
+		for i := range d.parts {
+			t := &d.parts[i]
 			if t.ask != nil && last == t.turn() {
 				order = append(order, t)
 			}
 		}
 		if last == 1 {
-			s.live = len(order)
+			d.live = len(order)
 		}
 	}
-	s.asked = time.Now()
-	s.asks, s.answers = make([]engine.Ask, len(order)), make([]engine.Answer, len(order))
+	d.asked = time.Now()
+	d.asks, d.answers = make([]engine.Ask, len(order)), make([]engine.Answer, len(order))
 	for i, t := range order {
-		s.asks[i] = *t.ask
-		t.ask, t.answer = &s.asks[i], &s.answers[i]
-		t.ask.Leases = false // also if the others are skipped: those that are not would miss what it holds
-		if i < s.live && s.live > 1 && t.n == 0 && t.ask.Failure == engine.FailClosed {
+		d.asks[i] = *t.ask
+		t.ask, t.answer = &d.asks[i], &d.answers[i]
+		t.ask.Leases = false // also if the others are bypassed: those that are not would miss what it holds
+		if i < d.live && d.live > 1 && t.n == 0 && t.ask.Failure == engine.FailClosed {
 			t.ask.Failure = engine.FailOpen // it passes, and has no say in whether others do
 		}
 	}
@@ -163,7 +117,7 @@ func (s *requestState) arrange() {
 // turn is when a policy of several decides.
 func (t *part) turn() int {
 	switch {
-	case t.policy.dryRun:
+	case t.dry:
 		return 2
 	case t.ask.Tenant.Name != "":
 		return 1
@@ -172,18 +126,18 @@ func (t *part) turn() int {
 }
 
 // take decides on the request by the policies in force. It returns the one that has no decision, and why.
-func (s *requestState) take(ctx context.Context) (failed *part, why failure) {
-	if s.live == 0 {
+func (d *decision) take(ctx context.Context) (failed *part, why failure) {
+	if d.live == 0 {
 		return nil, failure{}
 	}
-	s.request = engine.Request{Asks: s.asks[:s.live], Answers: s.answers[:s.live]}
-	err := s.engine().Take(ctx, &s.request)
+	d.request = engine.Request{Asks: d.asks[:d.live], Answers: d.answers[:d.live]}
+	err := d.engine().Take(ctx, &d.request)
 	if err == nil {
 		return nil, failure{}
 	}
-	for i := range s.parts {
-		t := &s.parts[i]
-		if t.ask == nil || t.policy.dryRun || t.answer.Decided {
+	for i := range d.parts {
+		t := &d.parts[i]
+		if t.ask == nil || t.dry || t.answer.Decided {
 			continue
 		}
 		if failed == nil || failed.n == 0 && t.n > 0 {
@@ -195,65 +149,65 @@ func (s *requestState) take(ctx context.Context) (failed *part, why failure) {
 		}
 	}
 	if failed == nil { // each was decided, and the limiter was closed
-		failed = s.partOf(0)
+		failed = d.partOf(0)
 	}
 	return failed, failure{err: err, store: failed.answer.Err}
 }
 
-// tryDryRuns has each policy in a dry run decide, in no more time than the request has.
-func (s *requestState) tryDryRuns(c *gin.Context) {
-	ctx := c.Request.Context()
-	for i := s.live; i < len(s.asks); i++ {
-		t := s.partOf(i)
-		r := engine.Request{Asks: s.asks[i : i+1], Answers: s.answers[i : i+1]}
-		if len(s.asks) > 1 {
-			r.Began = s.asked.Add(s.waited())
+// tryDryRuns has each policy in a dry run decide, in no more time than the request has. A function learns which
+// could not, and why.
+func (d *decision) tryDryRuns(ctx context.Context, failed func(*part, failure)) {
+	for i := d.live; i < len(d.asks); i++ {
+		t := d.partOf(i)
+		r := engine.Request{Asks: d.asks[i : i+1], Answers: d.answers[i : i+1]}
+		if len(d.asks) > 1 {
+			r.Began = d.asked.Add(d.waited())
 		}
-		if err := s.engine().Take(ctx, &r); err != nil {
+		if err := d.engine().Take(ctx, &r); err != nil {
 			t.phase = absent
-			t.fail(c, s, failure{err: err, store: t.answer.Err})
+			failed(t, failure{err: err, store: t.answer.Err})
 		}
 	}
 }
 
 // partOf returns the part of a question.
-func (s *requestState) partOf(ask int) *part {
-	for i := range s.parts {
-		if s.parts[i].ask == &s.asks[ask] {
-			return &s.parts[i]
+func (d *decision) partOf(ask int) *part {
+	for i := range d.parts {
+		if d.parts[i].ask == &d.asks[ask] {
+			return &d.parts[i]
 		}
 	}
 	return nil
 }
 
 // waited returns for how long the request was in lines.
-func (s *requestState) waited() (all time.Duration) {
-	for i := range s.answers[:s.live] {
-		all += s.answers[i].Waited
+func (d *decision) waited() (all time.Duration) {
+	for i := range d.answers[:d.live] {
+		all += d.answers[i].Waited
 	}
 	return all
 }
 
 // judge takes the results from the answers, and tells observers: of a denied request only the denials, of a
 // failed request only what dry runs decided.
-func (s *requestState) judge(ctx context.Context, failed bool) {
-	denied := s.isDenied()
-	for i := range s.parts {
-		t := &s.parts[i]
-		if t.phase != undecided || t.answer == nil || !t.answer.Decided || failed && !t.policy.dryRun {
+func (d *decision) judge(ctx context.Context, failed bool) {
+	denied := d.isDenied()
+	for i := range d.parts {
+		t := &d.parts[i]
+		if t.phase != undecided || t.answer == nil || !t.answer.Decided || failed && !t.dry {
 			continue
 		}
 		p, a := t.policy, t.answer
 		t.phase, t.result = settled, t.limits.result(p.limiter.engine, a)
 		p.warnBurst(ctx, a, t.result)
-		if p.limiter.observers != nil && (p.dryRun || t.result.Allowed == !denied) {
-			s.record(ctx, t, outcomeOf(t.result, nil), t.result.Allowed, failure{store: a.Err})
+		if p.limiter.observers != nil && (t.dry || t.result.Allowed == !denied) {
+			d.record(ctx, t, outcomeOf(t.result, nil), t.result.Allowed, failure{store: a.Err})
 		}
 	}
 }
 
 // record has observers know what a policy decided.
-func (s *requestState) record(ctx context.Context, t *part, outcome Outcome, allowed bool, why failure) {
+func (d *decision) record(ctx context.Context, t *part, outcome Outcome, allowed bool, why failure) {
 	p, r := t.policy, t.result
 	if p.limiter.observers == nil {
 		return
@@ -261,7 +215,7 @@ func (s *requestState) record(ctx context.Context, t *part, outcome Outcome, all
 	if outcome == OutcomeSkipped || outcome == OutcomeFailed {
 		r = Result{}
 	}
-	o := observation{p.limiter.observers, s.began, Event{Name: p.name, DryRun: p.dryRun}}
+	o := observation{p.limiter.observers, d.began, Event{Name: p.name, DryRun: p.dryRun}}
 	if t.answer != nil {
 		o.event.Waited = t.answer.Waited
 	}
@@ -269,9 +223,9 @@ func (s *requestState) record(ctx context.Context, t *part, outcome Outcome, all
 }
 
 // isDenied reports whether a policy in force denies.
-func (s *requestState) isDenied() bool {
-	for i := range s.answers[:s.live] {
-		if a := &s.answers[i]; a.Decided && !a.Allowed {
+func (d *decision) isDenied() bool {
+	for i := range d.answers[:d.live] {
+		if a := &d.answers[i]; a.Decided && !a.Allowed {
 			return true
 		}
 	}
@@ -279,9 +233,9 @@ func (s *requestState) isDenied() bool {
 }
 
 // denial returns the part that denies for longest, or nil if the request is allowed.
-func (s *requestState) denial() (longest *part) {
-	for i := range s.parts {
-		t := &s.parts[i]
+func (d *decision) denial() (longest *part) {
+	for i := range d.parts {
+		t := &d.parts[i]
 		if t.denies() && (longest == nil || t.result.closerThan(longest.result)) {
 			longest = t
 		}
@@ -290,12 +244,12 @@ func (s *requestState) denial() (longest *part) {
 }
 
 // denies reports whether the request is denied by the policy.
-func (t *part) denies() bool { return t.phase == settled && !t.result.Allowed && !t.policy.dryRun }
+func (t *part) denies() bool { return t.phase == settled && !t.result.Allowed && !t.dry }
 
 // hasSlots reports whether the request holds a slot of any key.
-func (s *requestState) hasSlots() bool {
-	for i := range s.answers {
-		if s.answers[i].HasSlot() {
+func (d *decision) hasSlots() bool {
+	for i := range d.answers {
+		if d.answers[i].HasSlot() {
 			return true
 		}
 	}
@@ -303,59 +257,11 @@ func (s *requestState) hasSlots() bool {
 }
 
 // release gives the slots of the request back.
-func (s *requestState) release() {
-	for i := range s.answers {
-		if s.answers[i].HasSlot() {
-			charge := s.answers[i].Charge(&s.asks[i])
-			s.engine().Release(&charge)
+func (d *decision) release() {
+	for i := range d.answers {
+		if d.answers[i].HasSlot() {
+			charge := d.answers[i].Charge(&d.asks[i])
+			d.engine().Release(&charge)
 		}
 	}
-}
-
-// settles reports whether what the request took is settled once it was served.
-func (s *requestState) settles() bool {
-	for i := range s.parts {
-		if s.parts[i].settles() {
-			return true
-		}
-	}
-	return false
-}
-
-func (t *part) settles() bool {
-	return t.policy.asks.settle != nil && t.answer != nil && t.result.Allowed
-}
-
-// serveSettling serves the request, and has what was taken for it become what it really took.
-func (s *requestState) serveSettling(c *gin.Context) {
-	served := false
-	var taken []engine.Charge
-	var actual []int64
-	defer func() { // all at the same time; not recover, which would hide where a panic came from
-		ctx := context.WithoutCancel(c.Request.Context()) // its client may be gone
-		for _, err := range s.engine().Settle(ctx, actual, taken) {
-			_ = c.Error(err) // for the application's log; it returns what it was given
-		}
-	}()
-	for i := range slices.Backward(s.parts) { // what is deferred last is done first
-		t := &s.parts[i]
-		if !t.settles() {
-			continue
-		}
-		defer func() {
-			if !served && !c.Writer.Written() {
-				c.Status(http.StatusInternalServerError)
-			}
-			n := t.policy.asks.settle(c, t.n)
-			if n < 0 {
-				_ = c.Error(fmt.Errorf("%w: settled with %d tokens; want at least 0", ErrInvalidArgument, n))
-				return
-			}
-			if t.answer.Source != engine.FromStatic {
-				taken, actual = append(taken, t.answer.Charge(t.ask)), append(actual, int64(n))
-			}
-		}()
-	}
-	c.Next()
-	served = true
 }

@@ -23,7 +23,7 @@ var exclusions = []exclusion{
 	{"WithSettle", "WithRefund", "only one of them can settle a request", "return 0 for a refund"},
 	{"WithShares", secondLimit, "a tenant has a share of one limit", "put the others" + alone},
 	{"WithShares", inFlight, "a tenant has a share of tokens", "put InFlight" + alone},
-	{"WithShares", window, "nothing flows back from it evenly", "use a TokenBucket, or put it" + alone},
+	{"WithShares", anyWindow, "nothing flows back from it evenly", "use a TokenBucket, or put it" + alone},
 	{"WithShares", calendarQuota, "nothing flows back from it evenly", "use a TokenBucket, or put it" + alone},
 	{"WithShares", "WithBan", "a ban is of a key, whoever its tenants are", "put WithBan" + alone},
 	{"WithShares", "WithLease", "what is taken ahead is no tenant's", "leave WithLease out"},
@@ -44,7 +44,7 @@ const (
 	limitBeside     = "a limit but InFlight"
 	secondLimit     = "a second limit"
 	inFlight        = "InFlight"
-	window          = "a window"
+	anyWindow       = "a window"
 	slidingWindow   = "a SlidingWindow"
 	calendarQuota   = "a calendar quota"
 	severalPolicies = "other policies in AllOf or ReserveAll"
@@ -75,7 +75,7 @@ func hasKind(kind string, limits []Limit) bool {
 		switch {
 		case kind == inFlight && l.InFlight > 0,
 			kind == limitBeside && counted > 0, kind == secondLimit && counted > 1,
-			kind == window && l.Algorithm != TokenBucket, kind == slidingWindow && l.Algorithm == SlidingWindow,
+			kind == anyWindow && l.Algorithm != TokenBucket, kind == slidingWindow && l.Algorithm == SlidingWindow,
 			kind == calendarQuota && l.Calendar != Calendar{}:
 			return true
 		}

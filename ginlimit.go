@@ -115,8 +115,8 @@ type Limiter struct {
 	rdb       redis.UniversalClient // nil without Redis
 	questions sync.Pool             // of *question
 	addresses gintrust.Warnings     // of addresses that clients can spoof, or that Gin cannot read
-	policies  names
-	plans     names
+	policies  nameSet
+	plans     nameSet
 	noClient  redisstore.Throttle // of warnings of keys that no request counts under
 }
 
@@ -147,15 +147,15 @@ func (l *Limiter) Ping(ctx context.Context) error {
 // maxNames is how many policies, and how many [Plans], a limiter makes.
 const maxNames = 1 << 16
 
-// names are the names of a limiter's policies, or of its plans.
-type names struct {
+// nameSet is the names of a limiter's policies, or of its plans.
+type nameSet struct {
 	mu    sync.Mutex
 	taken map[string]bool
 }
 
 // take takes a name, unless there are faults, to which it adds its own: the name is taken, or there are too many.
 // It returns all of them as one error.
-func (n *names) take(name, taken, full string, faults []error) error {
+func (n *nameSet) take(name, taken, full string, faults []error) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	switch {

@@ -73,7 +73,7 @@ func TestExclusions(t *testing.T) {
 	}
 	sliding := PerHour(5).WithAlgorithm(SlidingWindow)
 	kinds := map[string][]Limit{
-		limitBeside: {PerHour(5)}, secondLimit: {PerHour(5), PerDay(9)}, inFlight: {InFlight(1)}, window: {sliding},
+		limitBeside: {PerHour(5)}, secondLimit: {PerHour(5), PerDay(9)}, inFlight: {InFlight(1)}, anyWindow: {sliding},
 		slidingWindow: {sliding}, calendarQuota: {PerCalendar(5, CalendarDay(nil))}, nothingCounted: {Unlimited()},
 	}
 	for i, row := range exclusions {

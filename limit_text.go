@@ -208,6 +208,29 @@ func (l *Limit) UnmarshalText(text []byte) error {
 	return nil
 }
 
+const limitSeparator = ", "
+
+// joinLimits returns the text of a plan in Redis.
+func joinLimits(limits []Limit) string {
+	texts := make([]string, len(limits))
+	for i, l := range limits {
+		texts[i] = l.String()
+	}
+	return strings.Join(texts, limitSeparator)
+}
+
+// splitLimits reads what joinLimits has written.
+func splitLimits(text string) (limits []Limit, err error) {
+	for one := range strings.SplitSeq(text, limitSeparator) {
+		l, err := ParseLimit(one)
+		if err != nil {
+			return nil, err
+		}
+		limits = append(limits, l)
+	}
+	return limits, nil
+}
+
 // maxMeant is how long a text may be for which limits are offered.
 const maxMeant = 128
 

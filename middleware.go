@@ -2,16 +2,10 @@ package ginlimit
 
 import (
 	"errors"
-	"fmt"
-	"math"
-	"net/http"
 	"slices"
 
 	"github.com/gin-gonic/gin"
 	"github.com/redis/go-redis/v9"
-
-	"github.com/ginlimit/ginlimit/internal/clientkey"
-	"github.com/ginlimit/ginlimit/internal/gintrust"
 )
 
 // New returns middleware that limits requests: [NewLimiter] with the defaults, and [Limiter.Handler], in one.
@@ -133,159 +127,31 @@ func usable(of string, policies []*Policy, fault func(p, before *Policy) error) 
 	return policies
 }
 
-// serve decides on a request, and answers it if it is denied.
-func (s *requestState) serve(c *gin.Context) {
-	if s.bypass(c) {
-		return
+// FromContext returns the result closest to exhaustion of [Results], or an unlimited one if all policies skip
+// the request. Dry runs count too. It is false without a decision.
+func FromContext(c *gin.Context) (Result, bool) {
+	s := stateOf(c)
+	t := s.closest((*part).denies)
+	if t == nil {
+		t = s.closest(func(t *part) bool { return t.phase >= bypassed })
 	}
-	ctx := c.Request.Context()
-	failed, why := s.ask(c)
-	if failed == nil {
-		failed, why = s.take(ctx)
+	if t == nil {
+		return Result{}, false
 	}
-	defer s.release() // of slots, when the handlers that follow return, or anything before them panics
-	s.tryDryRuns(c)
-	s.judge(ctx, failed != nil)
-	if failed != nil {
-		failed.fail(c, s, why)
-		return
-	}
-	s.set(c)
-	denial := s.denial()
-	s.writeHeaders(c.Writer.Header(), denial)
-	switch {
-	case denial != nil:
-		s.deny(c, denial)
-	case s.settles():
-		s.serveSettling(c)
-	case s.hasSlots():
-		c.Next()
-	}
+	return t.result, true
 }
 
-// deny answers a denied request.
-func (s *requestState) deny(c *gin.Context, by *part) {
-	c.Status(http.StatusTooManyRequests)
-	c.Abort()
-	if by.policy.answers.deniedHandler != nil {
-		by.policy.answers.deniedHandler(c, by.result)
-	} else {
-		s.answerDenied(c, by)
+// Results returns what each policy decided on the request, in the order of the handlers and of [AllOf]. If
+// the request is allowed, that is every policy that did not skip it, dry runs too; if it is denied, only
+// those that deny. It is empty without a decision.
+func Results(c *gin.Context) (all []Result) {
+	s := stateOf(c)
+	parts := s.chain((*part).denies)
+	if parts == nil {
+		parts = s.chain(func(t *part) bool { return t.phase == settled })
 	}
-}
-
-// bypass leaves out the policies that do not count the request. It reports whether the request is over: its
-// address is denied, or cannot be read.
-func (s *requestState) bypass(c *gin.Context) (over bool) {
-	for i := range s.parts {
-		if s.parts[i].bypass(c, s) {
-			return true
-		}
+	for _, t := range parts {
+		all = append(all, t.result)
 	}
-	return false
-}
-
-// bypass is bypass of one policy.
-func (t *part) bypass(c *gin.Context, s *requestState) (over bool) {
-	p, ctx, listed := t.policy, c.Request.Context(), false
-	s.asking = p
-	if !p.exempts.allowed.IsEmpty() || !p.exempts.denied.IsEmpty() {
-		p.useAddress(c)
-		addr, text, ok := gintrust.ClientAddress(c)
-		switch {
-		case !ok:
-			t.phase = absent
-			t.fail(c, s, failure{err: unreadable(text), origin: fromKeyFunc})
-			return !p.dryRun
-		case p.exempts.allowed.Contains(addr) && p.trust.MayAllow(c, p.limiter.logger, p.name):
-			listed = true
-		case p.exempts.denied.Contains(addr):
-			t.phase, t.result = settled, Result{Name: p.name, RetryAfter: never, Source: FromPolicy, Cause: CauseList}
-			s.record(ctx, t, OutcomeDenied, false, failure{})
-			if !p.dryRun {
-				s.set(c)
-				c.Abort()
-				answerStatus(c, http.StatusForbidden)
-			}
-			return !p.dryRun
-		}
-	}
-	if listed || p.exempts.skip != nil && p.exempts.skip(c) {
-		t.phase = skipped
-		s.record(ctx, t, OutcomeSkipped, true, failure{})
-		t.result = Result{
-			Name: p.name, Allowed: true, Limit: Unlimited(), Remaining: math.MaxInt, Source: FromPolicy,
-		}
-	}
-	return false
-}
-
-// findKey finds the key of the request, once.
-func (t *part) findKey(c *gin.Context, s *requestState) {
-	if t.hasKey {
-		return
-	}
-	p := t.policy
-	s.asking, t.hasKey = p, true
-	if p.key != nil {
-		t.client, t.keyErr = keyOf(p.key, c)
-		return
-	}
-	p.useAddress(c) // ByClientIP need not look for the policy
-	for i := range s.parts {
-		if other := &s.parts[i]; other.hasKey && other.policy.key == nil && other != t {
-			t.client, t.keyErr = other.client, other.keyErr
-			return
-		}
-	}
-	t.client, t.keyErr = keyOfAddress(c, clientkey.BitsV4, clientkey.BitsV6)
-}
-
-// fail answers a request on which a policy has no decision, and logs why if the application is at fault.
-func (t *part) fail(c *gin.Context, s *requestState, why failure) {
-	p := t.policy
-	free := t.n == 0 && t.asked && errors.Is(why.err, ErrUnavailable)
-	s.record(c.Request.Context(), t, OutcomeFailed, free, why)
-	switch {
-	case free:
-		return // whatever is left
-	case p.dryRun:
-		_ = c.Error(why.err) // for the application's log; it returns what it was given
-		p.logFault(c, why)
-		return
-	}
-	if s := stateOf(c); s != nil {
-		s.listLimits(c.Writer.Header(), true)
-	}
-	if p.answers.errorHandler != nil {
-		p.answers.errorHandler(c, why.err)
-	} else {
-		answerError(c, why.err)
-	}
-	c.Abort()
-	if c.Writer.Status() == http.StatusInternalServerError {
-		p.logFault(c, why)
-	}
-}
-
-// logFault logs, once in a while, why there is no decision if the application is at fault. The line
-// omits the error's text, which may name a client, but for limits that cannot be used.
-func (p *Policy) logFault(c *gin.Context, why failure) {
-	if ErrorStatus(why.err) != http.StatusInternalServerError || !p.logged.faults.Allow() {
-		return
-	}
-	ctx := c.Request.Context()
-	args := []any{"name", p.name, "route", c.FullPath(), "reason", why.reason(ctx, Result{})}
-	if bad := (*unusable)(nil); errors.As(why.err, &bad) && len(bad.limits) > 0 {
-		args = append(args, "limits", bad.text())
-	}
-	p.limiter.logger.WarnContext(ctx, "ginlimit: the application gives a request no usable key, limits or cost", args...)
-}
-
-// checkCost returns the error of a cost that cannot be.
-func checkCost(n int) error {
-	if n >= 0 {
-		return nil
-	}
-	return fmt.Errorf("%w: a cost of %d; want at least 0", ErrInvalidArgument, n)
+	return all
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/ginlimit/ginlimit/internal/clientkey"
@@ -142,29 +141,6 @@ func checked(source func(context.Context, string) ([]Limit, error)) func(context
 		}
 		return slices.Clone(limits), nil // the application may change its own
 	}
-}
-
-const limitSeparator = ", "
-
-// joinLimits returns a plan's text in Redis.
-func joinLimits(limits []Limit) string {
-	texts := make([]string, len(limits))
-	for i, l := range limits {
-		texts[i] = l.String()
-	}
-	return strings.Join(texts, limitSeparator)
-}
-
-// splitLimits reads what joinLimits has written.
-func splitLimits(text string) (limits []Limit, err error) {
-	for one := range strings.SplitSeq(text, limitSeparator) {
-		l, err := ParseLimit(one)
-		if err != nil {
-			return nil, err
-		}
-		limits = append(limits, l)
-	}
-	return limits, nil
 }
 
 // planUnavailable is the error of a client whose plan the source did not return.

@@ -196,6 +196,16 @@ func (p *Policy) askOf(client string, limits *policyLimits) engine.Ask {
 	return ask
 }
 
+// askFor returns the question of a request of n tokens, which may wait.
+func (p *Policy) askFor(client string, limits *policyLimits, n int) engine.Ask {
+	ask := p.askOf(client, limits)
+	ask.N = int64(n)
+	if !p.dryRun {
+		ask.Queue = p.asks.queue
+	}
+	return ask
+}
+
 // made reports whether the policy was made by [Limiter.Policy].
 func (p *Policy) made() bool { return p != nil && p.policyState != nil }
 

@@ -1,7 +1,6 @@
 package ginlimit
 
 import (
-	"fmt"
 	"slices"
 	"sync"
 
@@ -130,14 +129,3 @@ func (c *limitCache) keep(limits []Limit, s *policyLimits) {
 	}
 	c.sets[newClientLimits(limits)] = s
 }
-
-// unusable is the error of limits that the application returned for a client. The log may name them.
-type unusable struct {
-	error
-	limits []Limit
-}
-
-func (u *unusable) Unwrap() error { return u.error }
-
-// text returns the limits, or the first of many.
-func (u *unusable) text() string { return fmt.Sprintf("%.200s", joinLimits(u.limits)) }

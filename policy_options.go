@@ -145,7 +145,7 @@ func WithBan(first, longest time.Duration) Option {
 		const fault = "WithBan(%s, %s): want a longest ban of at "
 		ok = c.require(longest >= first, fault+"least the first", first, longest) && ok
 		if c.require(longest <= maxBan, fault+"most %s", first, longest, maxBan) && ok {
-			ban := bucket.NewBan(milliseconds(first), milliseconds(longest))
+			ban := bucket.NewBan(wholeMillis(first), wholeMillis(longest))
 			c.counts.ban = &ban
 		}
 	}}

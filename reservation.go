@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"sync/atomic"
-	"time"
 
 	"github.com/ginlimit/ginlimit/internal/engine"
 )
@@ -56,20 +55,25 @@ func ReserveAll(ctx context.Context, charges ...Charge) (*Reservation, error) {
 	if err := checkCharges(charges); err != nil {
 		return nil, err
 	}
-	var q reserving
-	if err := q.ask(ctx, charges); err != nil {
+	var d decision
+	if err := d.charge(ctx, charges); err != nil {
 		return nil, err
 	}
 	r, kept := &Reservation{limiter: charges[0].Policy.limiter}, false
 	defer func() { // an observer may panic
 		if !kept {
-			r.Release()
+			r.released.Store(true)
+			d.release()
 		}
 	}()
-	err := q.decide(ctx, r)
-	if err != nil {
-		return nil, err
+	failed, why := d.take(ctx)
+	d.tryDryRuns(ctx, func(t *part, why failure) { d.record(ctx, t, OutcomeFailed, false, why) })
+	d.judge(ctx, failed != nil)
+	if failed != nil {
+		d.record(ctx, failed, OutcomeFailed, false, why)
+		return nil, why.err
 	}
+	r.hold(&d)
 	kept = r.result.Allowed
 	return r, nil
 }
@@ -112,156 +116,56 @@ func checkCharges(charges []Charge) error {
 // keys is what the keys of a charge depend on.
 func (c Charge) keys() [3]string { return [...]string{c.Policy.prefix, c.Client, c.Policy.tenant.Name} }
 
-// reserving is a Reservation in the making.
-type reserving struct {
-	charges []pendingCharge // in the order of the charges
-	asks    []engine.Ask    // in the order in which they are decided
-	answers []engine.Answer // to the asks
-	live    int             // how many of the asks are of policies in force: the first ones
-}
-
-// pendingCharge is a charge, and what is asked for it.
-type pendingCharge struct {
-	Charge
-	observed observation
-	limits   *policyLimits // nil if nobody is asked, as a dry run could not
-	at       int           // of its ask
-	result   Result
-}
-
-// ask prepares the questions. The error is that of a policy's function.
-func (q *reserving) ask(ctx context.Context, charges []Charge) error {
+// charge fills in what charges ask, and which of them are dry runs: all in force if no other is. The error is
+// that of a policy's function.
+func (d *decision) charge(ctx context.Context, charges []Charge) error {
+	d.begin(len(charges), charges[0].Policy.limiter)
 	inForce := slices.ContainsFunc(charges, func(c Charge) bool { return !c.Policy.dryRun })
-	q.charges, q.asks = make([]pendingCharge, len(charges)), make([]engine.Ask, 0, len(charges))
-	var turns [3][]int
 	for i, c := range charges {
-		p := c.Policy
-		t := &q.charges[i]
-		t.Charge, t.observed = c, p.observe()
-		limits, err := p.limitsOf(ctx, c.Client)
+		p, t := c.Policy, &d.parts[i]
+		t.policy, t.client, t.n, t.dry = p, c.Client, c.N, p.dryRun && inForce
+		var err error
+		t.limits, err = p.limitsOf(ctx, c.Client)
 		p.warnNoClient(ctx, c.Client)
-		apart := p.dryRun && inForce
 		if err != nil {
-			t.observed.record(ctx, OutcomeFailed, c.N, false, Result{}, failure{err: err, origin: fromLimitFunc})
-			if apart {
-				continue
+			d.record(ctx, t, OutcomeFailed, false, failure{err: err, origin: fromLimitFunc})
+			if !t.dry {
+				return err
 			}
-			return err
+			t.phase = absent
+			continue
 		}
-		t.limits = limits
-		turn := 0
-		switch {
-		case apart:
-			turn = 2
-		case limits.rules.Divided():
-			turn = 1
-		}
-		turns[turn] = append(turns[turn], i)
+		ask := p.askFor(c.Client, t.limits, c.N)
+		ask.Settles = true
+		d.add(i, ask)
 	}
-	for turn, parts := range turns {
-		for _, i := range parts {
-			q.charges[i].at = len(q.asks)
-			q.asks = append(q.asks, q.charges[i].asks())
-		}
-		if turn < 2 {
-			q.live = len(q.asks)
-		}
-	}
-	q.answers = make([]engine.Answer, len(q.asks))
+	d.arrange()
 	return nil
 }
 
-// asks returns the question of a charge.
-func (t *pendingCharge) asks() engine.Ask {
-	ask := t.Policy.askOf(t.Client, t.limits)
-	ask.N, ask.Settles = int64(t.N), true
-	if !t.Policy.dryRun {
-		ask.Queue = t.Policy.asks.queue
-	}
-	return ask
-}
-
-// decide has the policies decide, and fills in the Reservation.
-func (q *reserving) decide(ctx context.Context, r *Reservation) error {
-	e := r.limiter.engine
-	began := time.Now()
-	err := e.Take(ctx, &engine.Request{Asks: q.asks[:q.live], Answers: q.answers[:q.live]})
-	for _, a := range q.answers[:q.live] {
-		began = began.Add(a.Waited)
-	}
-	errs := make([]error, len(q.asks)-q.live) // of dry runs
-	for i := range errs {
-		at := q.live + i
-		errs[i] = e.Take(ctx, &engine.Request{
-			Asks: q.asks[at : at+1], Answers: q.answers[at : at+1], Began: began,
-		})
-	}
-	denied := err == nil && slices.ContainsFunc(q.answers[:q.live], denies)
-	r.hold(q, err == nil && !denied)
-	q.record(ctx, err, errs, denied)
-	return err
-}
-
-func denies(a engine.Answer) bool { return a.Decided && !a.Allowed }
-
-// hold fills in what was decided and taken. If the request is not allowed, only dry runs have taken
-// anything, of which the tokens stay taken.
-func (r *Reservation) hold(q *reserving, allowed bool) {
+// hold fills in what was decided and taken. If the request is denied, only dry runs have taken anything, of
+// which the tokens stay taken.
+func (r *Reservation) hold(d *decision) {
 	r.results, r.taken = r.one.results[:0], r.one.taken[:]
-	if len(q.charges) > 1 {
-		r.taken = make([]engine.Charge, len(q.charges))
+	if len(d.parts) > 1 {
+		r.taken = make([]engine.Charge, len(d.parts))
 	}
-	found := false
-	for i := range q.charges {
-		t := &q.charges[i]
-		if t.limits == nil || !q.answers[t.at].Decided {
+	allowed, found := !d.isDenied(), false
+	for i := range d.parts {
+		t := &d.parts[i]
+		if t.phase != settled {
 			continue
 		}
-		a := &q.answers[t.at]
-		dry := t.at >= q.live
-		if a.Allowed && (allowed || dry) {
-			r.taken[i] = a.Charge(&q.asks[t.at])
+		if t.result.Allowed && (allowed || t.dry) {
+			r.taken[i] = t.answer.Charge(t.ask)
 		}
-		t.result = t.limits.result(r.limiter.engine, a)
-		if t.result.Allowed != allowed && !dry || dry && !allowed {
-			continue
+		if allowed || t.denies() {
+			r.results = append(r.results, t.result)
 		}
-		r.results = append(r.results, t.result)
-		if !dry && (!found || t.result.closerThan(r.result)) {
+		if !t.dry && t.result.Allowed == allowed && (!found || t.result.closerThan(r.result)) {
 			r.result, found = t.result, true
 		}
 	}
-}
-
-// record has observers know what each policy decided: of a request that is denied those that deny it, of
-// one that failed the one that has no decision.
-func (q *reserving) record(ctx context.Context, err error, errs []error, denied bool) {
-	failed := q.failed()
-	for i := range q.charges {
-		t := &q.charges[i]
-		if t.limits == nil {
-			continue
-		}
-		a, why := &q.answers[t.at], err
-		switch {
-		case t.at >= q.live:
-			why = errs[t.at-q.live]
-		case err != nil && t.at != failed, denied && !denies(*a):
-			continue
-		}
-		if why == nil {
-			t.Policy.warnBurst(ctx, a, t.result)
-		}
-		t.observed.event.Waited = a.Waited
-		t.observed.record(ctx, outcomeOf(t.result, why), t.N, t.result.Allowed, t.result, failure{err: why, store: a.Err})
-	}
-}
-
-// failed returns which of the asks in force has no decision, if the request has none.
-func (q *reserving) failed() int {
-	undecided := func(a engine.Answer) bool { return !a.Decided }
-	late := func(a engine.Answer) bool { return !a.Decided && a.Err != nil }
-	return max(0, slices.IndexFunc(q.answers[:q.live], undecided), slices.IndexFunc(q.answers[:q.live], late))
 }
 
 // Result returns the decision: the result of [Reservation.Results] closest to exhaustion, a dry run's only if

@@ -5,184 +5,12 @@ import (
 	"errors"
 	"net/http"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/gin-gonic/gin"
 
-	"github.com/ginlimit/ginlimit/internal/engine"
 	"github.com/ginlimit/ginlimit/internal/httpfields"
-	"github.com/ginlimit/ginlimit/internal/rules"
 )
-
-// requestState is what the policies of one handler have decided on a request, linked to what earlier
-// handlers have. Once its headers are written it does not change, but for fields, as a copy of the
-// [gin.Context] shares it.
-type requestState struct {
-	parts   []part
-	live    int             // how many of the asks are of policies in force: the first ones
-	asks    []engine.Ask    // in the order in which they are decided
-	answers []engine.Answer // to the asks
-	pending []engine.Ask    // of several policies, before they are in order
-	request engine.Request
-	began   time.Time // if there are observers
-	asked   time.Time // when the keys and limits of several policies were known
-
-	asking  *Policy                      // whose key function runs
-	decided atomic.Bool                  // results do not change any more
-	follows atomic.Bool                  // another handler has begun to decide since
-	before  atomic.Pointer[requestState] // of the handler that decided before; nil if there is none
-	fields  httpfields.Fields            // memory
-
-	one struct { // memory for a handler of one policy
-		parts    [1]part
-		asks     [1]engine.Ask
-		answers  [1]engine.Answer
-		statuses [1]rules.Status
-	}
-}
-
-// newState returns the newest state of a request, of a handler that is about to decide.
-func newState(c *gin.Context, policies []*Policy) *requestState {
-	s := &requestState{asking: policies[0]}
-	if s.parts = s.one.parts[:]; len(policies) > 1 {
-		s.parts = make([]part, len(policies))
-	}
-	for i, p := range policies {
-		s.parts[i].policy = p
-	}
-	if policies[0].limiter.observers != nil {
-		s.began = time.Now()
-	}
-	if newest := newestState(c); newest != nil {
-		newest.follows.Store(true)
-		s.before.Store(newest.orBefore())
-	}
-	c.Set(stateKey, s)
-	return s
-}
-
-func (s *requestState) engine() *engine.Engine { return s.parts[0].policy.limiter.engine }
-
-// newestState returns the state of the handler that began to decide last, or nil.
-func newestState(c *gin.Context) *requestState {
-	v, _ := c.Get(stateKey)
-	s, _ := v.(*requestState)
-	return s
-}
-
-// stateOf returns the newest state of a request of a handler that has decided, or nil.
-func stateOf(c *gin.Context) *requestState { return newestState(c).orBefore() }
-
-// orBefore returns a state, or if its handler has not decided the one before. Of nil it is nil.
-func (s *requestState) orBefore() *requestState {
-	if s != nil && !s.decided.Load() {
-		return s.before.Load()
-	}
-	return s
-}
-
-// useAddress implements addressUser.
-func (s *requestState) useAddress(c *gin.Context) { s.asking.useAddress(c) }
-
-// set keeps the results in the state, and warns if the same bucket has been charged already.
-func (s *requestState) set(c *gin.Context) {
-	if s.follows.Load() { // another handler has decided in a callback of this one
-		s.before.Store(stateOf(c))
-		c.Set(stateKey, s)
-	}
-	s.decided.Store(true)
-	for other := s.before.Load(); other != nil; other = other.before.Load() {
-		for i := range s.parts {
-			t := &s.parts[i]
-			if t.sharesWith(other) && !t.policy.logged.twice.Swap(true) {
-				t.policy.limiter.logger.WarnContext(c.Request.Context(),
-					"ginlimit: two handlers charge one bucket for one request; if that is not meant, "+
-						"give them different names",
-					"name", t.policy.name)
-			}
-		}
-	}
-}
-
-// hash returns the hash of the policy's key, or 0 if no bucket was asked.
-func (t *part) hash() uint64 {
-	if t.answer == nil {
-		return 0
-	}
-	return t.answer.Hash
-}
-
-// sharesWith reports whether another handler has decided about the same bucket.
-func (t *part) sharesWith(s *requestState) bool {
-	for i := range s.parts {
-		other := &s.parts[i]
-		if t.hash() != 0 && t.hash() == other.hash() && t.ask.Set.Shares(other.ask.Set) &&
-			t.policy.limiter.engine.SharesStore(s.engine()) {
-			return true
-		}
-	}
-	return false
-}
-
-// chain returns the parts of all handlers so far for which a function is true, in the order in which they
-// were decided.
-func (s *requestState) chain(is func(*part) bool) (all []*part) {
-	if s == nil {
-		return nil
-	}
-	all = s.before.Load().chain(is)
-	for i := range s.parts {
-		if is(&s.parts[i]) {
-			all = append(all, &s.parts[i])
-		}
-	}
-	return all
-}
-
-// closest returns the part, of those of all handlers so far for which a function is true, whose result is
-// closest to exhaustion, or nil of none.
-func (s *requestState) closest(is func(*part) bool) (closest *part) {
-	if s == nil {
-		return nil
-	}
-	closest = s.before.Load().closest(is)
-	for i := range s.parts {
-		if t := &s.parts[i]; is(t) && (closest == nil || t.result.closerThan(closest.result)) {
-			closest = t
-		}
-	}
-	return closest
-}
-
-// FromContext returns the result closest to exhaustion of [Results], or an unlimited one if all policies skip
-// the request. Dry runs count too. It is false without a decision.
-func FromContext(c *gin.Context) (Result, bool) {
-	s := stateOf(c)
-	t := s.closest((*part).denies)
-	if t == nil {
-		t = s.closest(func(t *part) bool { return t.phase >= skipped })
-	}
-	if t == nil {
-		return Result{}, false
-	}
-	return t.result, true
-}
-
-// Results returns what each policy decided on the request, in the order of the handlers and of [AllOf]. If
-// the request is allowed, that is every policy that did not skip it, dry runs too; if it is denied, only
-// those that deny. It is empty without a decision.
-func Results(c *gin.Context) (all []Result) {
-	s := stateOf(c)
-	parts := s.chain((*part).denies)
-	if parts == nil {
-		parts = s.chain(func(t *part) bool { return t.phase == settled })
-	}
-	for _, t := range parts {
-		all = append(all, t.result)
-	}
-	return all
-}
 
 // writeHeaders sets the headers of a decision: of a denial those of the part that answers. Headers that
 // report one limit do not change if an earlier decision is closer to exhaustion.
@@ -347,11 +175,11 @@ func detailOf(r Result, cost, floor int) string {
 
 // answerStatus answers with a problem that only repeats its status.
 func answerStatus(c *gin.Context, status int) {
-	answer(c, status, httpfields.StatusProblem(http.StatusText(status), status))
+	answerProblem(c, status, httpfields.StatusProblem(http.StatusText(status), status))
 }
 
-// answer answers with a problem.
-func answer(c *gin.Context, status int, problem string) {
+// answerProblem answers with a problem.
+func answerProblem(c *gin.Context, status int, problem string) {
 	c.Header(httpfields.CacheControl, httpfields.NoStore)
 	c.Data(status, httpfields.TypeProblem, []byte(problem))
 }
@@ -380,10 +208,10 @@ func answerError(c *gin.Context, err error) {
 	status := ErrorStatus(err)
 	switch {
 	case errors.As(err, &missing):
-		answer(c, status, httpfields.HeaderProblem(missing.name))
+		answerProblem(c, status, httpfields.HeaderProblem(missing.name))
 	case status == http.StatusServiceUnavailable && errors.Is(err, ErrUnavailable):
 		c.Header(httpfields.RetryAfter, "1") // Redis decides again within a second of its return
-		answer(c, status, httpfields.CapacityProblem)
+		answerProblem(c, status, httpfields.CapacityProblem)
 	default:
 		answerStatus(c, status)
 	}

@@ -73,12 +73,12 @@ func (b *Bucket) ResetAfter(s State) int64 {
 // MoreAfter returns in how many milliseconds the bucket has another whole token, 0 if it is full.
 func (b *Bucket) MoreAfter(s State) int64 { return kinds[b.Kind].moreAfter(b, s.Level, s.Wait, s.Soon) }
 
-// FillTime returns in how many milliseconds an empty bucket is full.
+// FillTime returns in how many milliseconds an empty bucket is full, with what stays for others.
 func (b *Bucket) FillTime() int64 {
 	if b.Drain == 0 {
 		return b.Period
 	}
-	return b.duration(b.Capacity)
+	return b.duration(b.Capacity + b.Floor)
 }
 
 // After returns the state ms milliseconds later, if nothing is charged. A window keeps the tokens

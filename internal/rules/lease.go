@@ -14,9 +14,8 @@ const (
 
 // lease is how tokens of a set may be taken ahead. The zero lease takes none.
 type lease struct {
-	life     time.Duration   // for how long a process holds them
-	reserved int64           // tokens of each token bucket's burst that may be held, and are not taken otherwise
-	buckets  []bucket.Bucket // the limits and what is taken ahead of them; nil for windows
+	life    time.Duration   // for how long a process holds them
+	buckets []bucket.Bucket // the limits and what is taken ahead of them; nil for windows
 }
 
 // AllowLeases lets processes hold tokens that they have taken ahead, for a time at most. It comes after
@@ -53,7 +52,7 @@ func (s *Set) AllowLeases(life time.Duration) (first int) {
 	}
 	bounds := bucket.NewAhead(fastest, ahead)
 	if first = s.leave(2 * ahead); first < 0 {
-		s.lease = lease{life: life, reserved: 2 * ahead, buckets: append(limits, bounds)}
+		s.lease = lease{life: life, buckets: append(limits, bounds)}
 	}
 	return first
 }
@@ -61,11 +60,11 @@ func (s *Set) AllowLeases(life time.Duration) (first int) {
 // MayLease reports whether tokens of the set's limits may be taken ahead.
 func (s *Set) MayLease() bool {
 	limits := s.Buckets(Limits)
-	if s.prohibits || s.Guarded() || s.Divided() || len(limits) == 0 || s.mixed {
+	if s.prohibits || s.Guarded() || s.Divided() || len(limits) == 0 {
 		return false
 	}
 	for i := range limits {
-		if limits[i].Kind != limits[0].Kind || !limits[i].Leasable() {
+		if limits[i].Kind != limits[0].Kind || (limits[i].Ends == 0) != (limits[0].Ends == 0) || !limits[i].Leasable() {
 			return false
 		}
 	}

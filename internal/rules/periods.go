@@ -115,14 +115,7 @@ func (s *Set) MaxBlock(i int) int64 {
 func (s *Set) Ends() int64 { return s.ends }
 
 // Window returns how long a limit takes to regain all its tokens, those for others among them.
-func (s *Set) Window(i int) time.Duration {
-	full := s.resources[i]
-	full.Leave(-s.floor)
-	if s.lease.buckets != nil {
-		full.Leave(-s.lease.reserved)
-	}
-	return duration(full.FillTime())
-}
+func (s *Set) Window(i int) time.Duration { return duration(s.resources[i].FillTime()) }
 
 // ProhibitedWindow returns how long the current calendar period of the limit that prohibits is, or
 // 0.

@@ -40,7 +40,6 @@ type Set struct {
 	prohibits  bool          // a limit denies everything
 	prohibited calendar.Rule // of that limit, if it has one
 
-	mixed        bool                 // calendar quotas beside other limits
 	begins, ends int64                // the time in which its periods last, in Unix ms; ends is 0 without a calendar
 	later        *atomic.Pointer[Set] // the current set, once a period has ended; nil without a calendar
 
@@ -54,7 +53,6 @@ func (s *Set) Add(b bucket.Bucket) {
 	s.limits++
 	if s.calendars != nil {
 		s.calendars = append(s.calendars, calendar.Rule{})
-		s.mixed = true
 	}
 }
 
@@ -66,7 +64,6 @@ func (s *Set) AddCalendar(rule calendar.Rule, n int64) bool {
 	}
 	if s.calendars == nil {
 		s.calendars = make([]calendar.Rule, s.limits)
-		s.mixed = s.limits > 0
 	}
 	s.holdUntil(begins, b.Ends)
 	s.resources, s.calendars = append(s.resources, b), append(s.calendars, rule)

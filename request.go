@@ -1,0 +1,292 @@
+package ginlimit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"net/http"
+	"slices"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/ginlimit/ginlimit/internal/clientkey"
+	"github.com/ginlimit/ginlimit/internal/engine"
+	"github.com/ginlimit/ginlimit/internal/gintrust"
+	"github.com/ginlimit/ginlimit/internal/rules"
+)
+
+// serve decides on a request, and answers it if it is denied.
+func (s *requestState) serve(c *gin.Context) {
+	if s.bypass(c) {
+		return
+	}
+	ctx := c.Request.Context()
+	failed, why := s.ask(c)
+	if failed == nil {
+		failed, why = s.take(ctx)
+	}
+	defer s.release() // of slots, when the handlers that follow return, or anything before them panics
+	s.tryDryRuns(ctx, func(t *part, why failure) { t.fail(c, s, why) })
+	s.judge(ctx, failed != nil)
+	if failed != nil {
+		failed.fail(c, s, why)
+		return
+	}
+	s.set(c)
+	denial := s.denial()
+	s.writeHeaders(c.Writer.Header(), denial)
+	switch {
+	case denial != nil:
+		s.deny(c, denial)
+	case s.settles():
+		s.serveSettling(c)
+	case s.hasSlots():
+		c.Next()
+	}
+}
+
+// bypass leaves out the policies that do not count the request. It reports whether the request is over: its
+// address is denied, or cannot be read.
+func (s *requestState) bypass(c *gin.Context) (over bool) {
+	for i := range s.parts {
+		if s.parts[i].bypass(c, s) {
+			return true
+		}
+	}
+	return false
+}
+
+// bypass is bypass of one policy.
+func (t *part) bypass(c *gin.Context, s *requestState) (over bool) {
+	p, ctx, listed := t.policy, c.Request.Context(), false
+	s.asking = p
+	if !p.exempts.allowed.IsEmpty() || !p.exempts.denied.IsEmpty() {
+		p.useAddress(c)
+		addr, text, ok := gintrust.ClientAddress(c)
+		switch {
+		case !ok:
+			t.phase = absent
+			t.fail(c, s, failure{err: unreadable(text), origin: fromKeyFunc})
+			return !p.dryRun
+		case p.exempts.allowed.Contains(addr) && p.trust.MayAllow(c, p.limiter.logger, p.name):
+			listed = true
+		case p.exempts.denied.Contains(addr):
+			t.phase, t.result = settled, Result{Name: p.name, RetryAfter: rules.Never, Source: FromPolicy, Cause: CauseList}
+			s.record(ctx, t, OutcomeDenied, false, failure{})
+			if !p.dryRun {
+				s.set(c)
+				c.Abort()
+				answerStatus(c, http.StatusForbidden)
+			}
+			return !p.dryRun
+		}
+	}
+	if listed || p.exempts.skip != nil && p.exempts.skip(c) {
+		t.phase = bypassed
+		s.record(ctx, t, OutcomeSkipped, true, failure{})
+		t.result = Result{
+			Name: p.name, Allowed: true, Limit: Unlimited(), Remaining: math.MaxInt, Source: FromPolicy,
+		}
+	}
+	return false
+}
+
+// ask prepares the questions of a request. It returns the first policy whose key, cost or limits cannot be
+// had, and why. Then only dry runs are asked.
+func (s *requestState) ask(c *gin.Context) (failed *part, why failure) {
+	for i := range s.parts {
+		t := &s.parts[i]
+		if t.phase != undecided || failed != nil && !t.policy.dryRun {
+			continue
+		}
+		ask, fault := t.prepare(c, s)
+		switch {
+		case fault.err == nil:
+			s.add(i, ask)
+		case t.policy.dryRun:
+			t.phase = absent
+			t.fail(c, s, fault)
+		default:
+			failed, why = t, fault
+		}
+	}
+	for i := range s.parts {
+		if t := &s.parts[i]; failed != nil && !t.policy.dryRun {
+			t.ask, t.answer = nil, nil
+		}
+	}
+	s.arrange()
+	return failed, why
+}
+
+// prepare returns the question to the policy.
+func (t *part) prepare(c *gin.Context, s *requestState) (ask engine.Ask, why failure) {
+	p := t.policy
+	s.asking = p
+	if t.n = 1; p.asks.cost != nil {
+		t.n = p.asks.cost(c)
+	}
+	if err := checkCost(t.n); err != nil {
+		return ask, failure{err: err}
+	}
+	t.findKey(c, s)
+	if t.keyErr != nil {
+		return ask, failure{err: t.keyErr, origin: fromKeyFunc}
+	}
+	var err error
+	if t.limits, err = p.limitsOf(c.Request.Context(), t.client); err != nil {
+		return ask, failure{err: err, origin: fromLimitFunc}
+	}
+	ask = p.askFor(t.client, t.limits, t.n)
+	tenant, err := p.tenantOfRequest(c)
+	if err != nil {
+		return ask, failure{err: err, origin: fromKeyFunc}
+	}
+	if t.limits.rules.Divided() {
+		ask.Tenant = tenant
+	}
+	ask.Report, ask.Settles = p.report(), p.asks.settle != nil
+	t.asked = true
+	return ask, failure{}
+}
+
+// report returns which statuses a response needs.
+func (p *Policy) report() rules.Report {
+	switch {
+	case p.answers.headerFunc != nil:
+		return rules.ReportFull
+	case p.answers.headers&RateLimitDraft != 0:
+		return rules.ReportEvery
+	}
+	return rules.ReportDenying
+}
+
+// findKey finds the key of the request, once.
+func (t *part) findKey(c *gin.Context, s *requestState) {
+	if t.hasKey {
+		return
+	}
+	p := t.policy
+	s.asking, t.hasKey = p, true
+	if p.key != nil {
+		t.client, t.keyErr = keyOf(p.key, c)
+		return
+	}
+	p.useAddress(c) // ByClientIP need not look for the policy
+	for i := range s.parts {
+		if other := &s.parts[i]; other.hasKey && other.policy.key == nil && other != t {
+			t.client, t.keyErr = other.client, other.keyErr
+			return
+		}
+	}
+	t.client, t.keyErr = keyOfAddress(c, clientkey.BitsV4, clientkey.BitsV6)
+}
+
+// deny answers a denied request.
+func (s *requestState) deny(c *gin.Context, by *part) {
+	c.Status(http.StatusTooManyRequests)
+	c.Abort()
+	if by.policy.answers.deniedHandler != nil {
+		by.policy.answers.deniedHandler(c, by.result)
+	} else {
+		s.answerDenied(c, by)
+	}
+}
+
+// settles reports whether what the request took is settled once it was served.
+func (s *requestState) settles() bool {
+	for i := range s.parts {
+		if s.parts[i].settles() {
+			return true
+		}
+	}
+	return false
+}
+
+func (t *part) settles() bool {
+	return t.policy.asks.settle != nil && t.answer != nil && t.result.Allowed
+}
+
+// serveSettling serves the request, and has what was taken for it become what it really took.
+func (s *requestState) serveSettling(c *gin.Context) {
+	served := false
+	var taken []engine.Charge
+	var actual []int64
+	defer func() { // all at the same time; not recover, which would hide where a panic came from
+		ctx := context.WithoutCancel(c.Request.Context()) // its client may be gone
+		for _, err := range s.engine().Settle(ctx, actual, taken) {
+			_ = c.Error(err) // for the application's log; it returns what it was given
+		}
+	}()
+	for i := range slices.Backward(s.parts) { // what is deferred last is done first
+		t := &s.parts[i]
+		if !t.settles() {
+			continue
+		}
+		defer func() {
+			if !served && !c.Writer.Written() {
+				c.Status(http.StatusInternalServerError)
+			}
+			n := t.policy.asks.settle(c, t.n)
+			if n < 0 {
+				_ = c.Error(fmt.Errorf("%w: settled with %d tokens; want at least 0", ErrInvalidArgument, n))
+				return
+			}
+			if t.answer.Source != engine.FromStatic {
+				taken, actual = append(taken, t.answer.Charge(t.ask)), append(actual, int64(n))
+			}
+		}()
+	}
+	c.Next()
+	served = true
+}
+
+// fail answers a request on which a policy has no decision, and logs why if the application is at fault.
+func (t *part) fail(c *gin.Context, s *requestState, why failure) {
+	p := t.policy
+	free := t.n == 0 && t.asked && errors.Is(why.err, ErrUnavailable)
+	s.record(c.Request.Context(), t, OutcomeFailed, free, why)
+	switch {
+	case free:
+		return // whatever is left
+	case p.dryRun:
+		_ = c.Error(why.err) // for the application's log; it returns what it was given
+		p.logFault(c, why)
+		return
+	}
+	if s := stateOf(c); s != nil {
+		s.listLimits(c.Writer.Header(), true)
+	}
+	if p.answers.errorHandler != nil {
+		p.answers.errorHandler(c, why.err)
+	} else {
+		answerError(c, why.err)
+	}
+	c.Abort()
+	if c.Writer.Status() == http.StatusInternalServerError {
+		p.logFault(c, why)
+	}
+}
+
+// logFault logs, once in a while, why there is no decision if the application is at fault. The line
+// omits the error's text, which may name a client, but for limits that cannot be used.
+func (p *Policy) logFault(c *gin.Context, why failure) {
+	if ErrorStatus(why.err) != http.StatusInternalServerError || !p.logged.faults.Allow() {
+		return
+	}
+	ctx := c.Request.Context()
+	args := []any{"name", p.name, "route", c.FullPath(), "reason", why.reason(ctx, Result{})}
+	if bad := (*unusable)(nil); errors.As(why.err, &bad) && len(bad.limits) > 0 {
+		args = append(args, "limits", bad.text())
+	}
+	p.limiter.logger.WarnContext(ctx, "ginlimit: the application gives a request no usable key, limits or cost", args...)
+}
+
+// checkCost returns the error of a cost that cannot be.
+func checkCost(n int) error {
+	if n >= 0 {
+		return nil
+	}
+	return fmt.Errorf("%w: a cost of %d; want at least 0", ErrInvalidArgument, n)
+}
