@@ -22,9 +22,7 @@ const (
 	// ways is how many entries a key may be in.
 	ways = 4
 	// stripes is how many stripes of keys record their last change.
-	stripes = 64
-	// sharedStripes is how many stripes of keys that tenants share record their last charge.
-	sharedStripes = 1024
+	stripes = 1024
 )
 
 // Cache remembers denials. A nil Cache remembers nothing.
@@ -50,8 +48,8 @@ type Cache struct {
 	table atomic.Pointer[[]atomic.Pointer[entry]]
 
 	start   time.Time
-	changed [stripes]atomic.Int64       // the last change of the stripe's keys by this process, since start
-	charged [sharedStripes]atomic.Int64 // the last charge of the stripe's keys for a tenant, the same
+	// changed is when this process last changed a key of a stripe, or charged it for a tenant, since start.
+	changed [stripes]atomic.Int64
 }
 
 // Subject identifies a denial: a key, its hash, the buckets of its limits and the cost.
@@ -109,7 +107,7 @@ func (c *Cache) Lookup(s Subject, states []bucket.State) bool {
 		return false
 	}
 	e := find(c.places(s.Hash), s)
-	if e == nil || s.Shared != 0 && (c.changedSince(s.Shared, e.Sent) || c.isSince(e.Sent, c.chargesOf(s.Shared))) {
+	if e == nil || s.Shared != 0 && c.changedSince(s.Shared, e.Sent) {
 		return false
 	}
 	now := time.Now()
@@ -226,7 +224,7 @@ func (c *Cache) Forget(key []byte, hash uint64, failed bool) {
 	if failed {
 		at += life
 	}
-	advance(&c.changed[hash%stripes], at)
+	c.change(hash, at)
 	c.drop(key, hash)
 }
 
@@ -237,16 +235,15 @@ func (c *Cache) Charge(s Subject) {
 		return
 	}
 	if s.Shared != 0 {
-		advance(c.chargesOf(s.Shared), max(1, time.Since(c.start)))
+		c.change(s.Shared, time.Since(c.start))
 	}
 	c.drop(s.Key, s.Hash)
 }
 
-func (c *Cache) chargesOf(hash uint64) *atomic.Int64 { return &c.charged[hash%sharedStripes] }
-
-// advance sets a time unless it is later already.
-func advance(t *atomic.Int64, at time.Duration) {
-	for was := t.Load(); was < int64(at) && !t.CompareAndSwap(was, int64(at)); was = t.Load() {
+// change sets when the last change of a key's stripe was, unless that is later already.
+func (c *Cache) change(hash uint64, since time.Duration) {
+	t, at := &c.changed[hash%stripes], int64(max(1, since))
+	for was := t.Load(); was < at && !t.CompareAndSwap(was, at); was = t.Load() {
 	}
 }
 
@@ -260,14 +257,9 @@ func (c *Cache) drop(key []byte, hash uint64) {
 	}
 }
 
-// changedSince reports whether this process changed a key of the stripe since a time.
+// changedSince reports whether this process changed a key of the stripe at a time or since.
 func (c *Cache) changedSince(hash uint64, sent time.Time) bool {
-	return c.isSince(sent, &c.changed[hash%stripes])
-}
-
-// isSince reports whether a time of this process is at or after another.
-func (c *Cache) isSince(sent time.Time, t *atomic.Int64) bool {
-	at := t.Load()
+	at := c.changed[hash%stripes].Load()
 	return at > 0 && int64(sent.Sub(c.start)) <= at
 }
 

@@ -125,7 +125,7 @@ type Engine struct {
 	store      store
 	redis      *redisstore.Store // the store; nil if it is this process
 	denied     *denycache.Cache  // what Redis is not asked again; nil without Redis
-	leases     *lease.Cache      // what was taken ahead of Redis; nil without Redis
+	leases     *lease.Cache      // what was taken ahead of Redis
 	local      *memory.Store     // decides if the store does not; nil without Redis
 	calls      sync.Pool         // of *dispatch.Call
 	slots      *inflight.Counts  // that this process holds
@@ -167,7 +167,6 @@ func NewRedis(c Config, rdb redis.UniversalClient, denials int, s redisstore.Con
 	e.redis = redisstore.New(rdb, s)
 	e.store = e.redis
 	e.denied = denycache.New(denials)
-	e.leases = lease.New(e.returnLater)
 	e.slots = inflight.New(e.report)
 	if c.Replicas > 0 {
 		e.local = memory.New(memory.MaxBuckets)
@@ -186,7 +185,11 @@ func NewLocal(c Config) *Engine {
 	return e
 }
 
-func newEngine(c Config) *Engine { return &Engine{Config: c, closed: make(chan struct{})} }
+func newEngine(c Config) *Engine {
+	e := &Engine{Config: c, closed: make(chan struct{})}
+	e.leases = lease.New(e.returnLater)
+	return e
+}
 
 // SharesStore reports whether two engines have the same buckets, as far as is known.
 func (e *Engine) SharesStore(other *Engine) bool {

@@ -25,7 +25,7 @@ const maxDenial = time.Second / 2
 // serve a request that may give back what it takes.
 func (e *Engine) askLease(ctx context.Context, c *dispatch.Call, ask *Ask, answer *Answer) (done bool, err error) {
 	switch {
-	case !ask.Leases || e.leases == nil || ask.Set.Life() == 0:
+	case !ask.Leases || e.redis == nil || ask.Set.Life() == 0:
 		return false, nil
 	case c.Op.Charges == 0:
 		return e.peekAtLease(ctx, c, ask, answer)

@@ -27,6 +27,17 @@ type Queue struct {
 	Endless bool
 }
 
+// forever is longer than any context lasts.
+const forever time.Duration = 1 << 62
+
+// wait returns for how long a request waits in the queue.
+func (q Queue) wait() time.Duration {
+	if q.Endless {
+		return forever
+	}
+	return q.Wait
+}
+
 // queues reports whether a request waits for what it lacks of an Ask.
 func (a *Ask) queues() bool { return a.Queue != (Queue{}) }
 
@@ -42,8 +53,8 @@ type waiter struct {
 	ctx     context.Context // ends a timeout after the longest wait at the latest
 	endless bool
 	began   time.Time // in a line it stands before those that came later
-	ends    time.Time // it waits no longer, in whatever line; zero is as long as ctx lasts
-	leaves  time.Time // it waits no longer in its line; zero is as long as ctx lasts
+	ends    time.Time // it waits no longer, in whatever line
+	leaves  time.Time // it waits no longer in its line
 	changes uint64    // of the engine, before the last try
 	tried   time.Time // when the last try or look began
 	place   string    // that it has in its line; "" is none
@@ -89,12 +100,10 @@ func (w *waiter) begin() {
 	var longest time.Duration
 	for i := range w.Asks {
 		if ask := &w.Asks[i]; ask.queues() {
-			longest, ask.turn = max(longest, ask.Queue.Wait), w.e.turn(slotPause)
+			longest, ask.turn = max(longest, ask.Queue.wait()), w.e.turn(slotPause)
 		}
 	}
-	if !w.endless {
-		w.ends = w.began.Add(longest)
-	}
+	w.ends = w.began.Add(longest)
 }
 
 // enter has the request wait for what it lacks, in no other line. It reports whether it may: there is a
@@ -124,9 +133,9 @@ func (w *waiter) leave() {
 	}
 }
 
-// end returns until when a request waits that begins to wait for what it lacks; zero is as long as ctx lasts.
+// end returns until when a request waits that begins to wait for what it lacks.
 func (w *waiter) end(l lack) time.Time {
-	if own := time.Now().Add(w.Asks[l.ask].Queue.Wait); own.Before(w.ends) {
+	if own := time.Now().Add(w.Asks[l.ask].Queue.wait()); own.Before(w.ends) {
 		return own
 	}
 	return w.ends
@@ -134,7 +143,7 @@ func (w *waiter) end(l lack) time.Time {
 
 // until returns by when a request that waits to an end needs what it lacks: its context may end before.
 func (w *waiter) until(end time.Time) time.Time {
-	if deadline, ok := w.ctx.Deadline(); ok && (end.IsZero() || deadline.Before(end)) {
+	if deadline, ok := w.ctx.Deadline(); ok && deadline.Before(end) {
 		return deadline
 	}
 	return end
@@ -142,7 +151,7 @@ func (w *waiter) until(end time.Time) time.Time {
 
 // bound gives all further calls of the request one deadline, until the function that it returns is called.
 func (w *waiter) bound() (end func()) {
-	if w.ends.IsZero() {
+	if w.endless {
 		return func() {}
 	}
 	w.ctx, end = w.e.within(w.ctx, w.ends)
@@ -153,10 +162,7 @@ func (w *waiter) bound() (end func()) {
 func (w *waiter) late(at time.Time) bool { return w.lateFor(w.leaves, at) }
 
 // lateFor reports whether a time is later than a request that waits to an end needs it to be.
-func (w *waiter) lateFor(end, at time.Time) bool {
-	until := w.until(end)
-	return !until.IsZero() && at.After(until)
-}
+func (w *waiter) lateFor(end, at time.Time) bool { return at.After(w.until(end)) }
 
 // try takes what the request asks for, or returns what it lacks. It does not wait if it is allowed, if
 // waiting does not help, or for an error.

@@ -134,7 +134,7 @@ func (w *waiter) waitIn(l lack, behind bool) (next lack, moves bool, err error) 
 		return lack{}, false, w.denyBehind(l)
 	}
 	if !turn.AtOnce {
-		woken, err := w.sleep(l, untilEnd(w.leaves), turn.Wake)
+		woken, err := w.sleep(l, time.Until(w.leaves), turn.Wake)
 		if !woken {
 			turn.Leave() // it is told of those before it, and not of itself
 			if err == nil {
@@ -188,14 +188,14 @@ func (w *waiter) pause(l lack, wake <-chan struct{}) (over bool, err error) {
 		if last := time.Until(w.until(w.leaves).Add(-e.Timeout)); last > 0 {
 			d = min(d, last) // it looks once more before it leaves
 		}
-		d = min(d, untilEnd(w.leaves))
+		d = min(d, time.Until(w.leaves))
 	case l.at.IsZero():
 		d = outagePause
 	}
 	if _, err := w.sleep(l, d, wake); err != nil {
 		return false, err
 	}
-	return l.slot && untilEnd(w.leaves) <= 0, nil
+	return l.slot && time.Until(w.leaves) <= 0, nil
 }
 
 // sleep returns after a time, at the end of the request's calls, or when it is woken. The error is that its caller
@@ -218,14 +218,6 @@ func (w *waiter) sleep(l lack, d time.Duration, wake <-chan struct{}) (woken boo
 		err = errClosed()
 	}
 	return woken, err
-}
-
-// untilEnd returns the time until an end; zero is no end.
-func untilEnd(end time.Time) time.Duration {
-	if end.IsZero() {
-		return math.MaxInt64
-	}
-	return time.Until(end)
 }
 
 // turn returns for how long a process is known to wait for a slot if it looks again after a pause.

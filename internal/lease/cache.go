@@ -22,7 +22,7 @@ const (
 	failedLife = time.Second
 )
 
-// Cache holds a process's leases. A nil Cache has none.
+// Cache holds a process's leases.
 //
 // It is a table of fixed size. Each key has a few places in it, which are read and written without
 // a lock.
@@ -187,9 +187,6 @@ func (c *Cache) Usable(s Subject) int64 {
 // Take uses n leased tokens, all or none. It returns how many usable tokens remain, and sets the
 // buckets' states as far as this process knows them. A caller that tries again says so.
 func (c *Cache) Take(s Subject, n int64, again bool, states []bucket.State) (left int64, ok bool) {
-	if c == nil {
-		return 0, false
-	}
 	e := c.find(&s)
 	if e == nil {
 		return 0, false
@@ -224,9 +221,6 @@ func (c *Cache) Take(s Subject, n int64, again bool, states []bucket.State) (lef
 // it before the change, and done after it. If the change failed, Redis may still make it, and there
 // is no lease for that long.
 func (c *Cache) End(hash uint64) (done func(failed bool)) {
-	if c == nil {
-		return func(bool) {}
-	}
 	change := &c.changes[hash%stripes]
 	change.running.Add(1)
 	return func(failed bool) {
@@ -242,24 +236,13 @@ func (c *Cache) End(hash uint64) (done func(failed bool)) {
 }
 
 // Lose ends all leases after an outage of Redis.
-func (c *Cache) Lose() {
-	if c != nil {
-		c.outages.Add(1)
-	}
-}
+func (c *Cache) Lose() { c.outages.Add(1) }
 
 // Close leaves it to Drain to give tokens back.
-func (c *Cache) Close() {
-	if c != nil {
-		c.closing.Store(true)
-	}
-}
+func (c *Cache) Close() { c.closing.Store(true) }
 
 // Drain ends all leases, and returns the tokens to give back.
 func (c *Cache) Drain() (all []Unused) {
-	if c == nil {
-		return nil
-	}
 	table := c.table.Load()
 	if table == nil {
 		return nil
@@ -280,9 +263,6 @@ type Stats struct {
 
 // Stats returns the current statistics. It scans the whole table.
 func (c *Cache) Stats() Stats {
-	if c == nil {
-		return Stats{}
-	}
 	s := Stats{Admitted: c.admitted.Load()}
 	if table := c.table.Load(); table != nil {
 		for i := range table {

@@ -137,7 +137,7 @@ func (t *Trip) End(s Subject, found []bucket.State, sent, received time.Time) (a
 		if t.TakesAhead() {
 			t.keepLease((granted-own)*t.op.N, held, debt, taken{after, sent, received})
 		}
-		t.finish(nil)
+		t.Fail(nil)
 	}
 	return after, granted < asked
 }
@@ -217,11 +217,8 @@ func (t *Trip) keepLease(ahead, held int64, debt bool, call taken) {
 	c.returnLater(e, l)
 }
 
-// Fail ends a trip without an answer, or with an error. What Redis may have taken ahead is lost.
-func (t *Trip) Fail(err error) { t.finish(err) }
-
-// finish ends the prefetch, if the trip is one.
-func (t *Trip) finish(err error) {
+// Fail ends a trip with an error, if it has not ended. What Redis may have taken ahead is lost.
+func (t *Trip) Fail(err error) {
 	if t.own == nil {
 		return
 	}
