@@ -47,7 +47,7 @@ type Cache struct {
 	sets  int // a power of two
 	table atomic.Pointer[[]atomic.Pointer[entry]]
 
-	start   time.Time
+	start time.Time
 	// changed is when this process last changed a key of a stripe, or charged it for a tenant, since start.
 	changed [stripes]atomic.Int64
 }
