@@ -31,7 +31,7 @@ func (e *Engine) askLease(ctx context.Context, c *dispatch.Call, ask *Ask, answe
 		return e.peekAtLease(ctx, c, ask, answer)
 	case ask.Settles:
 		return false, nil
-	case e.decideByLease(c, ask, answer, ask.again):
+	case e.decideByLease(c, ask, answer, c.Op.Charges, ask.again):
 		return true, nil
 	case e.isDenied(c, ask):
 		return true, e.decideDenied(ctx, c, ask, answer)
@@ -56,11 +56,10 @@ func leased(c *dispatch.Call, ask *Ask) lease.Subject {
 	return s
 }
 
-// decideByLease decides on a call by tokens that were taken ahead, if there are enough.
-func (e *Engine) decideByLease(c *dispatch.Call, ask *Ask, answer *Answer, again bool) bool {
-	n := c.Op.Charges * c.Op.N
-	left, ok := e.leases.Take(leased(c, ask), n, again, c.States)
-	if !ok {
+// decideByLease decides on a call by tokens that were taken ahead, if there are enough for so many charges.
+func (e *Engine) decideByLease(c *dispatch.Call, ask *Ask, answer *Answer, least int64, again bool) bool {
+	n, left := e.leases.Take(leased(c, ask), c.Op.Charges*c.Op.N, least*c.Op.N, again, c.States)
+	if n == 0 {
 		return false
 	}
 	answer.Verdict, answer.Statuses = ask.Set.JudgeLeased(c.States, n, left, ask.Report, answer.Statuses)
@@ -80,24 +79,10 @@ func (e *Engine) peekAtLease(ctx context.Context, c *dispatch.Call, ask *Ask, an
 	return true, nil
 }
 
-// decideByRest decides on a denied call that is content with fewer tokens, by those that were taken
-// ahead, if there are some.
-func (e *Engine) decideByRest(c *dispatch.Call, ask *Ask, answer *Answer) bool {
-	all := c.Op.Charges
-	for c.Op.Charges > 1 { // until others use none meanwhile
-		c.Op.Charges = min(c.Op.Charges-1, e.leases.Usable(leased(c, ask))/c.Op.N)
-		if c.Op.Charges > 0 && e.decideByLease(c, ask, answer, true) {
-			return true
-		}
-	}
-	c.Op.Charges = all
-	return false
-}
-
 // decideDenied decides on a call that the deny cache denies: by tokens that were taken ahead, as far
 // as they help.
 func (e *Engine) decideDenied(ctx context.Context, c *dispatch.Call, ask *Ask, answer *Answer) error {
-	if e.decideByRest(c, ask, answer) {
+	if e.decideByLease(c, ask, answer, 1, true) {
 		return nil
 	}
 	done, err := e.decideByBoth(ctx, c, ask, answer)
@@ -124,7 +109,7 @@ func (e *Engine) sendLeased(ctx context.Context, c *dispatch.Call, ask *Ask, ans
 		switch {
 		case prefetch.Err != nil:
 			return prefetch.Err
-		case e.decideByLease(c, ask, answer, true):
+		case e.decideByLease(c, ask, answer, c.Op.Charges, true):
 			return nil
 		case e.isDenied(c, ask):
 			return e.decideDenied(ctx, c, ask, answer)
@@ -147,7 +132,7 @@ func (e *Engine) sendLeased(ctx context.Context, c *dispatch.Call, ask *Ask, ans
 		after, short = trip.End(subject, c.States, c.Sent, c.Received)
 	}
 	granted, allowed := ask.Set.Fit(rules.All, c.States, c.Op)
-	if !allowed && (e.decideByLease(c, ask, answer, true) || e.decideByRest(c, ask, answer)) {
+	if !allowed && e.decideByLease(c, ask, answer, 1, true) {
 		return nil // by tokens that are held for longer
 	}
 	if !allowed {

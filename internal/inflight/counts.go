@@ -113,11 +113,11 @@ func (c *Counts) editIn(s *shard, key []byte, f func(r *record)) bool {
 	slots := r.slots()
 	f(r)
 	c.total.Add(int64(r.slots() - slots))
-	return c.keepLocked(s, string(key), r) && (r.changed() || r.doubt || r.slots() > slots)
+	return c.keepLocked(s, key, r) && (r.changed() || r.doubt || r.slots() > slots)
 }
 
 // keepLocked lists a record that has changed, or forgets it if nothing is left. It reports whether it is kept.
-func (c *Counts) keepLocked(s *shard, key string, r *record) bool {
+func (c *Counts) keepLocked(s *shard, key []byte, r *record) bool {
 	if c.reporter.report == nil {
 		r.reported, r.doubt = r.version, false
 	}
@@ -131,7 +131,7 @@ func (c *Counts) keepLocked(s *shard, key string, r *record) bool {
 		c.lingering.Add(change)
 	}
 	if free && !r.lingers {
-		delete(s.keys, key)
+		delete(s.keys, string(key))
 		return false
 	}
 	if r.changed() && !r.listed && !r.failed {
@@ -139,7 +139,7 @@ func (c *Counts) keepLocked(s *shard, key string, r *record) bool {
 			s.changes = slices.DeleteFunc(s.changes,
 				func(key string) bool { return s.keys[key] == nil || !s.keys[key].listed })
 		}
-		r.listed, s.changes = true, append(s.changes, key)
+		r.listed, s.changes = true, append(s.changes, string(key))
 		c.reporter.wake()
 	}
 	return true

@@ -51,7 +51,7 @@ func (c *Counts) renewals(now time.Time, limit int) (updates []Update) {
 		for key, r := range s.keys {
 			if r.doubt && !r.until.After(now) {
 				r.doubt = false
-				c.keepLocked(s, key, r)
+				c.keepLocked(s, []byte(key), r)
 			}
 			if len(updates) < limit && (r.slots() > 0 || r.failed) && !r.due.After(now) {
 				updates = append(updates, r.update(key))

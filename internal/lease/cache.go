@@ -184,26 +184,28 @@ func (c *Cache) Usable(s Subject) int64 {
 	return 0
 }
 
-// Take uses n leased tokens, all or none. It returns how many usable tokens remain, and sets the
-// buckets' states as far as this process knows them. A caller that tries again says so.
-func (c *Cache) Take(s Subject, n int64, again bool, states []bucket.State) (left int64, ok bool) {
+// Take uses n leased tokens, or what there is of them if that is at least least. It returns how many it uses, and
+// how many usable tokens remain, and sets the buckets' states as far as this process knows them. A caller that tries
+// again says so.
+func (c *Cache) Take(s Subject, n, least int64, again bool, states []bucket.State) (taken, left int64) {
 	e := c.find(&s)
 	if e == nil {
-		return 0, false
+		return 0, 0
 	}
 	tokens := bucket.Tokens(e.buckets)
 	if tokens && !again {
 		e.usage.add(n)
 	}
-	l := c.current(e)
-	if l == nil {
-		return 0, false
-	}
-	now := time.Now()
-	for left, ok = l.take(now.Sub(l.sent), n); !ok; left, ok = l.take(now.Sub(l.sent), n) {
-		before := l
-		if l = c.current(e); l == nil || l == before { // else another lease has just replaced it
-			return 0, false
+	l, now := c.current(e), time.Now()
+	for taken == 0 {
+		if l == nil {
+			return 0, 0
+		}
+		if taken, left = l.take(now.Sub(l.sent), n, least); taken == 0 {
+			before := l
+			if l = c.current(e); l == before { // else another lease has just replaced it
+				return 0, 0
+			}
 		}
 	}
 	passed := max(0, now.Sub(l.received).Milliseconds())
@@ -211,10 +213,10 @@ func (c *Cache) Take(s Subject, n int64, again bool, states []bucket.State) (lef
 		states[i] = e.buckets[i].After(l.after[i], passed)
 	}
 	if !tokens {
-		e.usage.add(n)
+		e.usage.add(taken)
 	}
 	c.admitted.Add(1)
-	return left, true
+	return taken, left
 }
 
 // End ends the leases of a key's stripe until done is called. A caller that resets or blocks calls

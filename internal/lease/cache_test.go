@@ -19,16 +19,16 @@ func TestTake(t *testing.T) {
 		f.lend(105)
 		require.EqualValues(t, 100, f.leased(), "what may be taken ahead at once")
 		states := make([]bucket.State, 1)
-		left, ok := f.cache.Take(f.s, 2, false, states)
+		left, ok := f.cache.takeAll(f.s, 2, false, states)
 		require.True(t, ok)
 		require.EqualValues(t, 98, left)
 		require.EqualValues(t, 101, states[0].Level)
 		time.Sleep(10 * ms)
-		left, ok = f.cache.Take(f.s, 1, false, states)
+		left, ok = f.cache.takeAll(f.s, 1, false, states)
 		require.True(t, ok)
 		require.EqualValues(t, 97, left)
 		require.EqualValues(t, 91, states[0].Level)
-		_, ok = f.cache.Take(f.s, 98, false, states)
+		_, ok = f.cache.takeAll(f.s, 98, false, states)
 		require.False(t, ok)
 		require.Equal(t, Stats{1, 2}, f.cache.Stats())
 		time.Sleep(90 * ms)
@@ -38,11 +38,11 @@ func TestTake(t *testing.T) {
 		f.lend(5)
 		other := f.s
 		other.Buckets = []bucket.Bucket{newBucket(t, bucket.Token, 999, 1000, 1000)}
-		_, ok = f.cache.Take(other, 1, false, states)
+		_, ok = f.cache.takeAll(other, 1, false, states)
 		require.False(t, ok, "of other limits")
 		other = f.s
 		other.Key = []byte("another of the same hash")
-		_, ok = f.cache.Take(other, 1, false, states)
+		_, ok = f.cache.takeAll(other, 1, false, states)
 		require.False(t, ok)
 		require.True(t, f.take(1))
 	})
@@ -53,7 +53,7 @@ func TestWhatIsAskedForIsCountedOnce(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		f := newFixture(t)
 		for want, again := range []bool{true, false, true, false} {
-			f.cache.Take(f.s, 1, again, make([]bucket.State, 1))
+			f.cache.takeAll(f.s, 1, again, make([]bucket.State, 1))
 			require.EqualValues(t, (want+1)/2, f.entry().usage.perLife(f.cache.now(), f.life))
 		}
 	})
@@ -285,7 +285,7 @@ func TestAMarkLastsAsLongAsAWindow(t *testing.T) {
 func TestAnEmptyCache(t *testing.T) {
 	t.Parallel()
 	c := New(nil)
-	_, ok := c.Take(subject(t, 1), 1, false, make([]bucket.State, 1))
+	_, ok := c.takeAll(subject(t, 1), 1, false, make([]bucket.State, 1))
 	require.False(t, ok)
 	require.Zero(t, c.Stats())
 	require.Empty(t, c.Drain())
@@ -376,7 +376,7 @@ func TestUsageOfAWindow(t *testing.T) {
 		f := newWindow(t)
 		f.lend(4)
 		f.want(0)
-		f.cache.Take(f.s, 1<<40, false, make([]bucket.State, 1))
+		f.cache.takeAll(f.s, 1<<40, false, make([]bucket.State, 1))
 		require.Zero(t, f.entry().usage.perLife(f.cache.now(), f.life))
 		require.True(t, f.take(3))
 		require.EqualValues(t, 3, f.entry().usage.perLife(f.cache.now(), f.life))

@@ -115,15 +115,17 @@ func (l *lease) usable(age time.Duration) int64 {
 	return l.left.Load()
 }
 
-// take uses n tokens, all or none, and returns how many remain usable.
-func (l *lease) take(age time.Duration, n int64) (left int64, ok bool) {
+// take uses n tokens, or what there is of them if that is at least least. It returns how many it uses, and how many
+// remain usable.
+func (l *lease) take(age time.Duration, n, least int64) (taken, left int64) {
 	for {
 		usable := l.usable(age)
-		if usable < n || usable == 0 {
-			return 0, false
+		taken = min(n, usable)
+		if taken < least || taken <= 0 {
+			return 0, 0
 		}
-		if l.left.CompareAndSwap(usable, usable-n) {
-			return usable - n, true
+		if l.left.CompareAndSwap(usable, usable-taken) {
+			return taken, usable - taken
 		}
 	}
 }

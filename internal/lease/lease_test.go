@@ -52,8 +52,8 @@ func TestTakeTakesAllOrNone(t *testing.T) {
 		ok      bool
 	}{{0, 6, 0, false}, {0, 2, 3, true}, {5 * ms, 1, 0, false}, {-1, 1, 0, false}, {4 * ms, 4, 0, false}, {0, 3, 0, true},
 		{0, 1, 0, false}} {
-		left, ok := l.take(row.age, row.n)
-		require.Equal(t, row.ok, ok, row)
+		taken, left := l.take(row.age, row.n, row.n)
+		require.Equal(t, row.ok, taken == row.n, row)
 		require.Equal(t, row.left, left, row)
 	}
 }

@@ -19,15 +19,8 @@ func (c *Cache) TakePart(s Subject, most int64) (p Part) {
 	if l == nil {
 		return p
 	}
-	for {
-		n := min(most, l.usable(time.Since(l.sent)))
-		if n <= 0 {
-			return p
-		}
-		if _, ok := l.take(time.Since(l.sent), n); ok {
-			return Part{Tokens: n, entry: e, lease: l}
-		}
-	}
+	n, _ := l.take(time.Since(l.sent), most, 1)
+	return Part{Tokens: n, entry: e, lease: l}
 }
 
 // Use reports whether the tokens may be used now.

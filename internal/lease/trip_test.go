@@ -117,8 +117,14 @@ func (f *fixture) want(tokens int64) {
 	u.current.Store(tokens)
 }
 
+// takeAll uses n leased tokens, all or none.
+func (c *Cache) takeAll(s Subject, n int64, again bool, states []bucket.State) (left int64, ok bool) {
+	taken, left := c.Take(s, n, n, again, states)
+	return left, taken == n
+}
+
 func (f *fixture) take(n int64) bool {
-	_, ok := f.cache.Take(f.s, n, true, make([]bucket.State, 1))
+	_, ok := f.cache.takeAll(f.s, n, true, make([]bucket.State, 1))
 	return ok
 }
 
@@ -145,7 +151,7 @@ func TestAKeyIsWatchedFromItsSecondVisit(t *testing.T) {
 		f := unwatched(t, 1)
 		time.Sleep(time.Hour)
 		visit := func() (ahead int64) {
-			f.cache.Take(f.s, 1, false, make([]bucket.State, 1))
+			f.cache.takeAll(f.s, 1, false, make([]bucket.State, 1))
 			trip := f.begin()
 			ahead = trip.Op().Ahead
 			f.end(trip)
