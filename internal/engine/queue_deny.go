@@ -138,7 +138,8 @@ func (w *waiter) look(l lack, asks, room bool) (done bool, err error) {
 
 // lookAt finds whether a request lacks tokens of an Ask or is banned, without taking anything. The answer
 // is not decided if that is not known, and it may not ask. The store is not asked in an outage.
-func (e *Engine) lookAt(ctx context.Context, ask Ask, answer *Answer, scope rules.Scope, asks bool, outage error) error {
+func (e *Engine) lookAt(ctx context.Context, ask Ask, answer *Answer, scope rules.Scope, asks bool,
+	outage error) error {
 	ask.scope = scope
 	c := e.call(takeOf(&ask), &ask.Subject, scope)
 	defer e.release(c)
