@@ -1,4 +1,7 @@
 // Package calendar computes the days, weeks and months of a time zone.
+//
+// It owns where a period begins and ends, the text of a rule, and the names of zones, which stay comparable. It
+// must know no limit, bucket or key.
 package calendar
 
 import (

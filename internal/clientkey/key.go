@@ -1,5 +1,7 @@
-// Package clientkey has the keys of clients as text: keys of several parts, keys in Redis, and keys
-// of addresses.
+// Package clientkey has the keys of clients as text: keys of several parts, keys in Redis, and keys of addresses.
+//
+// It owns escapes, hashes and the secret, so different clients have different keys, and which addresses are one
+// client. It must know no request, policy or bucket.
 package clientkey
 
 import (

@@ -1,8 +1,7 @@
-// Package httpfields writes what HTTP clients see of limits, from plain numbers: header fields and
-// problem bodies.
+// Package httpfields writes what HTTP clients see of limits, from plain numbers: header fields and problem bodies.
 //
-// A header is a map, to which an http.Header is assignable. Its keys are spelt as net/http spells
-// them.
+// It owns the names of fields and limits, the syntax of the draft, and the texts of bodies. A header is a map, to
+// which an http.Header is assignable, with keys as net/http spells them. It must know no policy, bucket or request.
 package httpfields
 
 import (

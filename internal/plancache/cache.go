@@ -1,15 +1,12 @@
 // Package plancache caches the answers of a slow source, in the process and in Redis.
 //
-// An answer is the plan of a client, a value of any type that has a text. The source, for example a
-// database, is queried once per client and life. Redis keeps the answer for all processes; a
-// process keeps it for a second. While the source or Redis fails, old answers are used.
+// An answer is the plan of a client, a value of any type that has a text. The source, for example a database, is
+// queried once per client and life. Redis keeps the answer for all processes; a process keeps it for a second.
+// While the source or Redis fails, old answers are used. It owns how long an answer serves, and must know no limit.
 //
-// Lookups share two functions with decisions: [dispatch.Bounded] bounds their calls, and
-// [dispatch.Borrow] lends them the caller's values. They do not use the dispatcher. It coalesces
-// thousands of calls on buckets, none of which waits longer than its timeout, and probes a failed
-// Redis in the background. A process reads a client's plan at most once a second, so there is
-// nothing to coalesce. A client without a plan gets an error, so a lookup waits seconds for its
-// turn while Redis is well. While Redis fails, one lookup a second is the probe.
+// It does not use the dispatcher, which coalesces calls that never wait longer than a timeout. A process reads a
+// plan at most once a second, so there is nothing to coalesce, and a lookup waits seconds for its turn. While Redis
+// fails, one lookup a second is the probe.
 package plancache
 
 import (

@@ -2,7 +2,7 @@
 //
 // A [Set] is an ordered array of resources: limits, then a ban, then requests in flight; or one limit and
 // what tenants hold of it. An operation uses the first of them, as its [Scope] says. A [Verdict] refers to
-// a resource by its index. Names, texts and HTTP are the caller's.
+// a resource by its index. It must know no name, text, client or header field, nor where a bucket is kept.
 package rules
 
 import (
