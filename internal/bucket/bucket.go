@@ -1,8 +1,8 @@
-// Package bucket is the arithmetic of rate limits, in integers alone.
+// Package bucket is the arithmetic of rate limits, in integers alone. A [Bucket] is a limit, a [State]
+// is what a store finds of it, and an [Op] is what a caller wants of it.
 //
-// A [Bucket] is a limit, a [State] is what a store finds of it, and an [Op] is what a caller wants
-// of it. Each kind has a file. Times are in milliseconds, and the caller passes them in. The
-// scripts in Redis and the package memory decide by the same arithmetic.
+// It owns the table of kinds, with a file for each. The scripts and package memory decide by the same
+// arithmetic. It knows no store, no key and no clock: the caller passes times in, in milliseconds.
 package bucket
 
 // MaxUnits is 2^53 - 1, the largest integer that a Lua number holds exactly.

@@ -24,9 +24,8 @@ const maxNodes = 256
 // nodes are the servers behind a client. Each has its own dispatcher, so a server that hangs delays
 // only its own keys.
 type nodes struct {
-	store   *Store
-	timeout time.Duration
-	single  bool // the client has one server
+	store  *Store
+	single bool // the client has one server
 
 	// nodeForKey finds a key's server; nil for a single server.
 	nodeForKey func(ctx context.Context, key string) (*redis.Client, error)
@@ -43,9 +42,9 @@ type nodes struct {
 	retired     dispatch.Stats // of retired dispatchers
 }
 
-func newNodes(s *Store, timeout time.Duration) *nodes {
+func newNodes(s *Store) *nodes {
 	n := &nodes{
-		store: s, timeout: timeout, stale: staleConns{timeout: timeout},
+		store: s, stale: staleConns{timeout: s.Timeout},
 		dispatchers: map[*redis.Client]*dispatch.Dispatcher{},
 	}
 	server := dispatch.Server{Addr: fmt.Sprintf("%T", s.rdb)}
@@ -55,7 +54,7 @@ func newNodes(s *Store, timeout time.Duration) *nodes {
 		if rdb == nil {
 			break
 		}
-		n.single, one, server = true, rdb, describeServer(newBounded(rdb, timeout).Options())
+		n.single, one, server = true, rdb, describeServer(newBounded(rdb, s.Timeout).Options())
 	case *redis.ClusterClient:
 		n.nodeForKey, n.refresh = rdb.MasterForKey, rdb.ReloadState
 	case *redis.Ring:
@@ -68,8 +67,9 @@ func newNodes(s *Store, timeout time.Duration) *nodes {
 }
 
 func (n *nodes) newDispatcher(server dispatch.Server, t *transport) *dispatch.Dispatcher {
-	server.Transport, server.Log, server.Outage, server.Dropped = t, n.store.log, n.store.outage, n.store.dropped
-	return dispatch.New(n.timeout, server)
+	s := n.store
+	server.Transport, server.Log, server.Outage, server.Dropped = t, s.Log, s.Outage, s.Dropped
+	return dispatch.New(s.Timeout, server)
 }
 
 // identify names the servers of a client. Two clients with the same name lead to the same keys. The
@@ -214,7 +214,7 @@ func (n *nodes) close() {
 		closed.Go(d.Close)
 	}
 	closed.Wait()
-	n.stale.background.Close(n.timeout + 2*staleGap)
+	n.stale.background.Close(n.store.Timeout + 2*staleGap)
 }
 
 // Stats sums the statistics of all servers.

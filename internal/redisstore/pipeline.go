@@ -184,16 +184,16 @@ func (s *Store) exec(ctx context.Context, commands []*command) {
 func (c *command) encode(ctx context.Context, s *Store, bySHA bool) {
 	c.hook, c.firstArgs, c.afterASK = s.hook, 0, false
 	if c.updates != nil {
-		c.args = s.scripts.Call(c.args[:0], wire.Report, bySHA)
-		c.args = wire.AppendReport(c.args, c.updates, s.prefix, s.process)
+		c.args = s.Scripts.Call(c.args[:0], wire.Report, bySHA)
+		c.args = wire.AppendReport(c.args, c.updates, s.prefix, s.Process)
 	} else if number := wire.For(c.groups[0].Buckets); len(c.groups) == 1 {
-		c.args = s.scripts.Call(c.args[:0], number, bySHA)
-		c.args = wire.AppendGroup(c.args, c.groups[0], s.process)
+		c.args = s.Scripts.Call(c.args[:0], number, bySHA)
+		c.args = wire.AppendGroup(c.args, c.groups[0], s.Process)
 	} else {
 		if c.crossSlot {
 			number += wire.Node
 		}
-		c.args = s.scripts.Call(c.args[:0], number, bySHA)
+		c.args = s.Scripts.Call(c.args[:0], number, bySHA)
 		c.args, c.firstArgs = wire.AppendEach(c.args, c.groups, c.crossSlot)
 	}
 	if wire.IsInteger(c.groups) {

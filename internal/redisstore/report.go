@@ -15,7 +15,7 @@ const reportTimeout = 900 * time.Millisecond
 // Report reports to Redis which slots this process holds, and returns which updates arrived. It
 // skips servers whose circuit breaker is open.
 func (s *Store) Report(ctx context.Context, updates []inflight.Update) (reported []bool) {
-	ctx, cancel := context.WithTimeout(ctx, max(reportTimeout, s.nodes.timeout))
+	ctx, cancel := context.WithTimeout(ctx, max(reportTimeout, s.Timeout))
 	defer cancel()
 	each := 1 // with several servers, keys may be on different ones
 	if s.Together() {

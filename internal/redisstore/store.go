@@ -1,5 +1,8 @@
-// Package redisstore keeps buckets in Redis, on one server or several. Only this package knows
-// go-redis' commands.
+// Package redisstore keeps buckets in Redis, on one server or several.
+//
+// It owns the way there: connections, pipelines, the nodes of a cluster, and what is known of their errors.
+// Only this package sends go-redis' commands. It knows no order of a script's arguments, which package wire
+// has, and nothing of batches and breakers but what package dispatch asks of a transport.
 package redisstore
 
 import (
@@ -36,31 +39,26 @@ type Config struct {
 
 // Store keeps buckets in Redis, one key each: prefix:{key}:ID.
 type Store struct {
+	Config
 	rdb            redis.UniversalClient
-	hook           *boundedHook // sends rdb's commands; nil if rdb itself does
-	prefix         string       // up to and including the brace
-	name           string       // the same for stores of the same keys
-	process        string
-	scripts        *wire.Scripts
+	hook           *boundedHook            // sends rdb's commands; nil if rdb itself does
+	prefix         string                  // up to and including the brace
+	name           string                  // the same for stores of the same keys
 	loaded         [wire.Count]atomic.Bool // SCRIPT LOAD was sent
 	singleKeyUntil atomic.Int64            // in Unix seconds; until then no command has several clients' keys
 	nodes          *nodes
-	log            *slog.Logger
-	outage         func() []any
-	dropped        *atomic.Bool
 	errorReplies   Throttle
 	pipelines      sync.Pool // of *pipeline
 }
 
 // New returns the store of a client. If the client is nil, the store must not be used.
 func New(rdb redis.UniversalClient, c Config) *Store {
+	s := &Store{Config: c, rdb: rdb, prefix: "{"}
 	if c.Prefix != "" {
-		c.Prefix += ":"
+		s.prefix = c.Prefix + ":{"
 	}
-	s := &Store{rdb: rdb, prefix: c.Prefix + "{", process: c.Process, scripts: c.Scripts, log: c.Log,
-		outage: c.Outage, dropped: c.Dropped}
 	s.hook = addBoundedHook(rdb, c.Timeout)
-	s.nodes = newNodes(s, c.Timeout)
+	s.nodes = newNodes(s)
 	s.name = fmt.Sprintf("%s %s", identify(rdb), s.prefix)
 	return s
 }
@@ -155,7 +153,7 @@ func (s *Store) logErrorReply(err error) {
 	if code == "MOVED" && s.nodes.single {
 		code = "MOVED: use redis.NewClusterClient"
 	}
-	s.log.Warn("ginlimit: Redis refuses decisions", "code", code)
+	s.Log.Warn("ginlimit: Redis refuses decisions", "code", code)
 }
 
 // load loads a script into Redis once. If Redis refuses SCRIPT LOAD, EVAL will do.
@@ -164,7 +162,7 @@ func (s *Store) load(ctx context.Context, script int) error {
 	if !s.nodes.single || loaded.Load() || !loaded.CompareAndSwap(false, true) {
 		return nil // several servers each load it by EVAL
 	}
-	load := command{Cmder: redis.NewStringCmd(ctx, "script", "load", s.scripts[script]().Source), hook: s.hook}
+	load := command{Cmder: redis.NewStringCmd(ctx, "script", "load", s.Scripts[script]().Source), hook: s.hook}
 	load.SetStepCount(1)
 	err := s.rdb.Process(ctx, &load)
 	if err == nil || IsErrorReply(err) {

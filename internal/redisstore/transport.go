@@ -68,7 +68,7 @@ func dial(ctx context.Context, rdb *redis.Client) (net.Conn, error) {
 func (t *transport) Reason(ctx context.Context, key string, err error) (text, word string) {
 	if !isSpecific(err) {
 		_, cause := dispatch.Bounded(ctx, dispatch.EndGrace, func() (struct{}, error) {
-			return struct{}{}, t.Ping(ctx, key, t.nodes.timeout)
+			return struct{}{}, t.Ping(ctx, key, t.nodes.store.Timeout)
 		})
 		if cause != nil && !dispatch.IsLate(cause) {
 			err = cause

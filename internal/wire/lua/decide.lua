@@ -1,6 +1,16 @@
 -- A decision on limits of any kinds: all are charged, or none. The modules of the kinds precede
 -- it. In most scripts a fast path precedes it too, and decides the plain cases.
 --
+-- A module has the size of its part of the reply, and functions on a bucket or window w:
+--   read        finds what was taken and blocks; returns the level or tokens to decide by, and of a
+--               window its fourth number of the reply
+--   debt        the most that may be taken after a charge without room
+--   take, give  change it; give takes a mark, or else gives back what was taken last
+--   returnable  how much may be given back
+--   block       denies everything for some milliseconds
+--   mark, untilFree, expire  of a window: its mark, the milliseconds until so many of the oldest
+--               tokens no longer count, and the last change of a key
+--
 -- KEYS[i]           bucket or window i, i = 1 … k; all in one hash slot
 -- ARGV[1]           the verb
 --                     take    charge all or none

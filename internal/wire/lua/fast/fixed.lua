@@ -2,15 +2,11 @@
 -- every call on them is one of these, so the code is inline. decide.lua handles keys that are not
 -- plain, in the same call or in another.
 --
--- KEYS[i]      window i
--- ARGV[1]      take: charge the only window. each: charge every window for itself
--- ARGV[2]      tokens of one charge
--- ARGV[3]      take: charges; only those that fit are made, and 0 only reads. each: 1 to charge
---              every window once, else 0
--- ARGV[4]      milliseconds of a period; or milliseconds until the calendar period ends
--- ARGV[5]      fixed or calendar
--- ARGV[6]      limit: tokens that may be taken in a period
--- ARGV[6 + i]  each: charges of window i; absent if ARGV[3] is 1
+-- KEYS and ARGV are as in script.lua, but
+-- ARGV[3]  take: 0 only reads
+-- ARGV[4]  milliseconds of a period; or milliseconds until the calendar period ends
+-- ARGV[5]  fixed or calendar
+-- ARGV[6]  limit: tokens that may be taken in a period
 --
 -- Reply: five integers for each window, in one list: see decide.lua
 --

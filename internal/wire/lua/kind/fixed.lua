@@ -17,8 +17,6 @@
 
 local emptiedUnit, maxEmptied = 2 ^ 44, 511
 
--- read finds the tokens taken, and how long the window and the block last. It returns the tokens to
--- decide by, and the milliseconds until nothing is left of the window, or until its period ends.
 local function read(w)
   w.used, w.left, w.block, w.ttl, w.emptied = 0, 0, 0, 0, 0
   local value = call('GET', w.key)
@@ -41,7 +39,6 @@ local function read(w)
   return w.block > 0 and max(w.used, w.limit) or w.used, max(ends, w.block)
 end
 
--- debt returns the most tokens that may be taken after a charge without room.
 local function debt(w) return min(2 * w.limit, exact) end
 
 local function write(w)
@@ -66,7 +63,6 @@ local function take(w, tokens)
   end
 end
 
--- returnable returns how many tokens may be given back.
 local function returnable(w) return w.used end
 
 -- give gives tokens back, unless the mark shows that their window has ended: a window that began
@@ -98,7 +94,6 @@ local function block(w, ms)
   end
 end
 
--- untilFree returns the milliseconds until the oldest tokens are back; any number of them.
 local function untilFree(w, _) return w.calendar and min(w.left, w.period) or w.left end
 
 return {

@@ -68,14 +68,11 @@ local function scan(w)
   w.used = (w.total - w.base) % wrap
 end
 
--- read scans the log. It returns the tokens to decide by, and the milliseconds until nothing is
--- left of the window.
 local function read(w)
   scan(w)
   return w.block > 0 and max(w.used, w.limit) or w.used, max(w.left, w.block)
 end
 
--- debt returns the most tokens that may be taken after a charge without room.
 local function debt(w) return min(2 * w.limit, wrap - 1) end
 
 -- writeHeader writes the header and removes the expired entries. w.left is the time until the last
@@ -128,7 +125,6 @@ local function empty(w)
   writeHeader(w)
 end
 
--- giveLast removes the tokens that were taken last.
 local function giveLast(w, tokens)
   if w.used == 0 then return end
   if tokens >= w.used then return empty(w) end
@@ -142,8 +138,7 @@ local function giveLast(w, tokens)
   w.entries = last
 end
 
--- mark returns the log's time.
-local function mark(w) return max(0, w.now) end
+local function mark(w) return max(0, w.now) end -- the log's time
 
 -- raiseEarlier removes tokens of entry i, which has own tokens: the totals of the earlier entries rise.
 local function raiseEarlier(w, i, tokens, own)
@@ -211,7 +206,6 @@ local function block(w, ms)
   end
 end
 
--- untilFree returns the milliseconds until the given number of the oldest tokens have expired.
 local function untilFree(w, tokens)
   return at(w, find(w, 1 + w.expired, function(i) return taken(w, i) >= tokens end)) + w.period -
     w.now

@@ -10,7 +10,6 @@ local ttls = {}
 -- blocked returns the lowest level from which no token is available for ms milliseconds.
 local function blocked(w, ms) return w.limit - w.cost + ms * w.drain end
 
--- read finds the level, and how long a block lasts. It returns the level to decide by.
 local function read(w)
   w.level, w.block, w.used, w.left = 0, 0, 0, 0
   local value = call('GET', w.key)
@@ -34,7 +33,6 @@ local function read(w)
   return min(w.level, exact)
 end
 
--- debt returns the highest level after a charge without room.
 local function debt(w) return min(2 * w.limit, exact - w.drain) end
 
 -- set writes the key. It always uses SET, so that the first write fails where memory is full and
