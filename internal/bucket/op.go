@@ -53,7 +53,7 @@ type Claim struct {
 	Age    int64 // milliseconds until now in which others may have given back
 	Made   int64 // milliseconds since the call, at least: what was taken later does not lie below it
 	Resets int64 // in Redis: a reset in these milliseconds until now may have come after the call, and voids the claim
-	Era    int64 // in the process: the State's of the call; a reset, or a Give of all of a window, since then voids the claim
+	Era    int64 // in the process: the State's of the call; a bucket of a later one voids the claim
 }
 
 // NewClaim returns the claim of a charge of some units on top of a level. The charge was made age

@@ -1,8 +1,8 @@
 // Package dispatch carries calls to a server in batches, each of them within a timeout, and keeps
 // callers from waiting for a server that does not answer.
 //
-// It owns a server's queue, its batches in flight, its breaker and its prober. It knows neither Redis nor
-// keys: a [Transport] sends a batch, and says why the server does not answer.
+// It owns a server's queue, its batches in flight, its breaker and its prober. It does not know
+// Redis: a [Transport] sends a batch, and says why the server does not answer.
 package dispatch
 
 import (

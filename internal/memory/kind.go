@@ -16,8 +16,8 @@ var kinds = [...]struct {
 	bucket.Tenants:       {(*shard).findTenantsLocked, (*shard).changeTenantsLocked},
 }
 
-// limits are how the store changes the limits of each kind, in the state read. The script of a kind, of the
-// same name, has functions of the same names.
+// limits are how the store changes the limits of each kind, in the state read. The script of a kind
+// has functions of the same names.
 var limits = [bucket.Kinds]limit{
 	bucket.Token:         {takeToken, returnableToken, giveToken, blockToken, nil},
 	bucket.FixedWindow:   {takeFixed, returnableFixed, giveFixed, blockFixed, untilFreeFixed},

@@ -1,8 +1,8 @@
 // Package memory keeps buckets in this process, without Redis and while Redis is away.
 //
-// It owns their states, and bounds their memory. It is Redis' scripts in Go: a file for each kind, with the
-// functions of the script of that name, and decide.go. It knows no limit, no time of day but the end of a
-// calendar period, and not who asks.
+// It owns their states, and bounds their memory. It is Redis' scripts in Go: a file for each kind,
+// with the functions of the script of that name, and decide.go. It knows no policy, no time of day
+// but the end of a calendar period, and not who asks.
 package memory
 
 import (

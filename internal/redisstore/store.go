@@ -1,8 +1,8 @@
 // Package redisstore keeps buckets in Redis, on one server or several.
 //
-// It owns the way there: connections, pipelines, the nodes of a cluster, and what is known of their errors.
-// Only this package sends go-redis' commands. It knows no order of a script's arguments, which package wire
-// has, and nothing of batches and breakers but what package dispatch asks of a transport.
+// It owns the way there: connections, pipelines, the nodes of a cluster, and what is known of their
+// errors. Only this package sends go-redis' commands. It knows no order of a script's arguments,
+// which package wire has, and of batches only what package dispatch asks of a transport.
 package redisstore
 
 import (

@@ -1,8 +1,8 @@
 // Package testkit is what the tests of several packages have in common.
 //
-// It owns a model of each kind of limit, traces of calls, and places to run them: redis-servers, proxies that
-// fail on demand, bubbles with a Redis, and limiters with the patience of a busy machine. Only tests import it,
-// and it asserts nothing that one package alone promises.
+// It owns a model of each kind of limit, traces of calls, and places to run them: redis-servers,
+// proxies that fail on demand, bubbles with a Redis, and limiters with the patience of a busy
+// machine. Only tests import it.
 package testkit
 
 import (

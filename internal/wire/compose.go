@@ -1,7 +1,7 @@
 // Package wire is what goes to Redis and comes back: the scripts, their arguments and their replies.
 //
-// It owns the files in lua/, the recipes by which they are composed, and the names of keys. Only this package
-// knows the order of a script's arguments. It knows no connection, and not why anybody asks.
+// It owns the files in lua/, the recipes by which they are composed, and the names of keys. Only
+// this package knows the order of a script's arguments. It knows no connection.
 package wire
 
 import (
