@@ -49,8 +49,8 @@ type process struct {
 	tries   tries
 }
 
-// run serves until ctx ends.
-func run(ctx context.Context, addr, redisURL string, out io.Writer) error {
+// run serves until ctx ends. Its limiters have options beside their own.
+func run(ctx context.Context, addr, redisURL string, out io.Writer, opts ...ginlimit.LimiterOption) error {
 	connect, own, err := connector(redisURL)
 	if err != nil {
 		return err
@@ -68,7 +68,7 @@ func run(ctx context.Context, addr, redisURL string, out io.Writer) error {
 		if own == nil {
 			where = rdb.Options().Addr
 		}
-		limiter, err := newLimiter(rdb)
+		limiter, err := newLimiter(rdb, opts...)
 		if err != nil {
 			return err
 		}

@@ -10,9 +10,12 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
 )
 
 // TestExample runs the program on a free port and does what it says to try.
@@ -21,7 +24,7 @@ func TestExample(t *testing.T) {
 	defer stop()
 	out, in := io.Pipe()
 	ended := make(chan error, 1)
-	go func() { ended <- run(ctx, "127.0.0.1:0", "", in) }()
+	go func() { ended <- run(ctx, "127.0.0.1:0", "", in, ginlimit.WithTimeout(time.Minute)) }() // of a slow machine
 
 	var said strings.Builder
 	for lines := bufio.NewScanner(out); lines.Scan(); {
