@@ -32,15 +32,10 @@ var levels = []struct {
 
 // levelsHandler limits requests in flight and requests a day at each level.
 func levelsHandler(l *testkit.Limiter, opts ...ginlimit.PolicyOption) gin.HandlerFunc {
-	return levelsHandlerOf(l, 1, opts...)
-}
-
-// levelsHandlerOf is levelsHandler with a multiple of the requests a day.
-func levelsHandlerOf(l *testkit.Limiter, times int, opts ...ginlimit.PolicyOption) gin.HandlerFunc {
 	var all []*ginlimit.Policy
 	for _, level := range levels {
 		all = append(all, l.Must(level.name, append([]ginlimit.PolicyOption{testkit.Key(level.field),
-			ginlimit.PerDay(times * level.tokens), ginlimit.InFlight(level.slots)}, opts...)...))
+			ginlimit.PerDay(level.tokens), ginlimit.InFlight(level.slots)}, opts...)...))
 	}
 	return ginlimit.AllOf(all...)
 }
@@ -62,14 +57,8 @@ func newInFlight(handlers ...gin.HandlerFunc) *inFlight {
 	return f
 }
 
-// held is a request in flight.
-type held struct {
-	end  func()
-	done chan struct{}
-}
-
 // begin begins a request. It returns the response of a denied one, and else how to end it.
-func (f *inFlight) begin(t *testing.T, edit ...func(*http.Request)) (*httptest.ResponseRecorder, *held) {
+func (f *inFlight) begin(t *testing.T, edit ...func(*http.Request)) (denied *httptest.ResponseRecorder, finish func()) {
 	t.Helper()
 	began, end, done := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	rec := httptest.NewRecorder()
@@ -84,7 +73,7 @@ func (f *inFlight) begin(t *testing.T, edit ...func(*http.Request)) (*httptest.R
 	})
 	select {
 	case <-began:
-		return nil, &held{func() { close(end); <-done }, done}
+		return nil, func() { close(end); <-done }
 	case <-done:
 		return rec, nil
 	}
@@ -102,8 +91,8 @@ func TestInFlightAtEveryLevel(t *testing.T) {
 				c.String(http.StatusTooManyRequests, "%s %s", r.Name, r.Cause)
 			})))
 			type request struct {
-				*held
-				of [3]string
+				end func()
+				of  [3]string
 			}
 			var serving []request
 			slots, tokens := map[string]int{}, map[string]int{}
@@ -133,14 +122,14 @@ func TestInFlightAtEveryLevel(t *testing.T) {
 					}
 				}
 				what := fmt.Sprintf("step %d: %v, slots %v, tokens %v", step, of, slots, tokens)
-				denied, h := f.begin(t, edit...)
+				denied, end := f.begin(t, edit...)
 				if len(denies) > 0 {
 					require.NotNil(t, denied, what)
 					require.Contains(t, denies, denied.Body.String(), what)
 					continue
 				}
 				require.Nil(t, denied, what)
-				serving = append(serving, request{h, of})
+				serving = append(serving, request{end, of})
 				for _, of := range of {
 					slots[of]++
 					tokens[of]++
@@ -181,11 +170,11 @@ func TestFieldsListEachLevel(t *testing.T) {
 		strings.Join(denied.Header()["Ratelimit-Policy"], ", "))
 	require.Contains(t, denied.Header().Get("RateLimit"), `"user-c";r=0;t=1`)
 	require.Contains(t, denied.Body.String(), "user-c")
-	for _, h := range []*held{one, two, three} {
-		h.end()
+	for _, end := range []func(){one, two, three} {
+		end()
 	}
 	_, again := f.begin(t, as("d", "u", "x")...)
-	again.end()
+	again()
 }
 
 // TestPlansHaveSlots: each client has as many as its plan says, and a plan that changes ends nobody.
