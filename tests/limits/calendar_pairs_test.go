@@ -1,7 +1,0 @@
-package limits_test
-
-import (
-	"time"
-)
-
-const day = 24 * time.Hour
