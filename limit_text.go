@@ -60,6 +60,11 @@ func parseLimit(s string) (Limit, error) {
 			}
 		}
 	}
+	return parseRate(words, l)
+}
+
+// parseRate reads a rate and what follows it into a limit that has its algorithm.
+func parseRate(words []string, l Limit) (Limit, error) {
 	if len(words)%2 == 0 {
 		return Limit{}, fmt.Errorf(
 			`want "rate/period", "rate/period burst n", "rate/period algorithm", ` +

@@ -122,24 +122,34 @@ type store interface {
 // Engine makes decisions. It is safe for concurrent use.
 type Engine struct {
 	Config
-	store      store
-	redis      *redisstore.Store // the store; nil if it is this process
-	denied     *denycache.Cache  // what Redis is not asked again; nil without Redis
-	leases     *lease.Cache      // what was taken ahead of Redis
-	local      *memory.Store     // decides if the store does not; nil without Redis
-	calls      sync.Pool         // of *dispatch.Call
-	slots      *inflight.Counts  // that this process holds
-	replica    *replica          // nil without Redis, and if the number of replicas is known
-	counts     atomic.Bool       // it has begun to count replicas
-	attempts   attempts          // to count them
-	bans       bans              // that it knows of
-	waiting    fifo.Queues       // of callers that wait for tokens or slots
-	changes    atomic.Uint64     // that may end a wait
-	places     fifo.Places       // of the requests of each client that wait
-	looking    atomic.Int64      // callers that look for slots now and then, one for each line
+	store    store
+	redis    *redisstore.Store // the store; nil if it is this process
+	denied   *denycache.Cache  // what Redis is not asked again; nil without Redis
+	leases   *lease.Cache      // what was taken ahead of Redis
+	local    *memory.Store     // decides if the store does not; nil without Redis
+	calls    sync.Pool         // of *dispatch.Call
+	slots    *inflight.Counts  // that this process holds
+	replica  *replica          // nil without Redis, and if the number of replicas is known
+	counts   atomic.Bool       // it has begun to count replicas
+	attempts attempts          // to count them
+	bans     bans              // that it knows of
+	waits
 	background dispatch.Background
 	unreturned unreturned
 
+	ending
+}
+
+// waits are the callers that wait for tokens or slots.
+type waits struct {
+	waiting fifo.Queues
+	changes atomic.Uint64 // that may end a wait
+	places  fifo.Places   // of the requests of each client that wait
+	looking atomic.Int64  // callers that look for slots now and then, one for each line
+}
+
+// ending is how far an engine is from its end.
+type ending struct {
 	dropped atomic.Bool // nobody has the engine any more
 	closing sync.Once
 	closed  chan struct{}
@@ -186,7 +196,7 @@ func NewLocal(c Config) *Engine {
 }
 
 func newEngine(c Config) *Engine {
-	e := &Engine{Config: c, closed: make(chan struct{})}
+	e := &Engine{Config: c, ending: ending{closed: make(chan struct{})}}
 	e.leases = lease.New(e.returnLater)
 	return e
 }

@@ -92,27 +92,37 @@ func (e *Engine) decideDenied(ctx context.Context, c *dispatch.Call, ask *Ask, a
 	return err
 }
 
+// awaitLease waits for another call that takes tokens ahead, and reports whether what that brought decides on
+// a call.
+func (e *Engine) awaitLease(ctx context.Context, other *lease.Prefetch, c *dispatch.Call, ask *Ask, answer *Answer) (
+	done bool, err error) {
+	select {
+	case <-other.Done:
+	case <-ctx.Done():
+		return false, ctx.Err()
+	}
+	switch {
+	case other.Err != nil:
+		return false, other.Err
+	case e.decideByLease(c, ask, answer, c.Op.Charges, true):
+		return true, nil
+	case e.isDenied(c, ask):
+		return true, e.decideDenied(ctx, c, ask, answer)
+	}
+	return false, nil
+}
+
 // sendLeased sends a call that may take tokens ahead, and decides on its own charges. If another call
 // is in flight that takes tokens ahead, it first waits for that one.
 func (e *Engine) sendLeased(ctx context.Context, c *dispatch.Call, ask *Ask, answer *Answer) error {
 	start, subject := time.Now(), leased(c, ask)
 	trip := e.leases.Begin(subject, ask.Set.Life(), c.Op.Charges, c.Op.N)
-	if prefetch := trip.Other(); prefetch != nil {
+	if other := trip.Other(); other != nil {
 		within, cancel := e.within(ctx, start)
 		defer cancel()
 		ctx = within
-		select {
-		case <-prefetch.Done:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-		switch {
-		case prefetch.Err != nil:
-			return prefetch.Err
-		case e.decideByLease(c, ask, answer, c.Op.Charges, true):
-			return nil
-		case e.isDenied(c, ask):
-			return e.decideDenied(ctx, c, ask, answer)
+		if done, err := e.awaitLease(ctx, other, c, ask, answer); done || err != nil {
+			return err
 		}
 		trip = e.leases.Begin(subject, ask.Set.Life(), c.Op.Charges, c.Op.N)
 	}
