@@ -114,7 +114,7 @@ func (p *Policy) With(opts ...PolicyOption) (*Policy, error) {
 		cfg.require(slices.Contains(derivedOptions, option),
 			"With: %s makes another policy; call Limiter.Policy with another name", option)
 	}
-	limits := slices.Clone(own)
+	limits, used := slices.Clone(own), cfg.used
 	for _, l := range cfg.counts.limits {
 		i := slices.IndexFunc(limits, func(own Limit) bool { return own.InFlight >= l.InFlight && l.InFlight > 0 })
 		if cfg.require(i >= 0, "With: %s makes another policy, but for InFlight with at most as many slots; "+
@@ -129,6 +129,7 @@ func (p *Policy) With(opts ...PolicyOption) (*Policy, error) {
 		}
 	}
 	cfg.exclude(nil)
+	cfg.used = append(slices.Clone(used), p.used...) // also what it replaces has an effect, unless it is given
 	derived := p.limiter.newPolicy(cfg, p.name)
 	if cfg.errs != nil {
 		return nil, errors.Join(cfg.errs...)
@@ -220,9 +221,34 @@ func init() {
 		return traits.Traits{
 			Options: p.used, Shares: p.counts.shares != nil, Bans: p.counts.ban != nil, DryRun: p.dryRun,
 			LimitFunc: p.counts.limitFunc != nil, Leases: p.counts.lease > 0 && !p.limiter.engine.IsLocal(),
-			CheckBlock: p.limits.checkBlockable,
+			CheckBlock: p.limits.checkBlockable, Lower: p.lower,
 		}, true
 	}
+}
+
+// lower takes tokens of a client's only limit until so many stay, at most so many, and no slot.
+func (p *Policy) lower(ctx context.Context, client string, to func(limit any) (stay, most int)) error {
+	q, err := p.ask(ctx, client, 1)
+	if err != nil {
+		return err
+	}
+	defer q.putBack()
+	if len(q.set.limits) != 1 {
+		return nil
+	}
+	limit := q.set.limits[0]
+	stay, most := to(limit)
+	if most < 1 || stay >= limit.burst() {
+		return nil
+	}
+	counts := p.counts
+	counts.floor += stay
+	if q.set, err = counts.newLimits(p.name, []Limit{limit}, 0, p.limiter.engine.IsLocal()); err != nil {
+		return err
+	}
+	q.asks[0].Subject.Set = q.set.rules.Now()
+	q.asks[0].N, q.asks[0].UpTo = int64(most), true
+	return q.take(ctx)
 }
 
 // leases reports whether the policy has WithLease itself, which excludes others beside it. A limiter's default

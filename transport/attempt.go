@@ -8,6 +8,7 @@ import (
 	"math"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -22,7 +23,6 @@ type attempt struct {
 	n        int
 	took     time.Time
 	reserved *ginlimit.Reservation // nil for tokens that were taken ahead
-	more     int                   // tokens that it settles with beyond its own: see lower
 	first    *stop                 // it is the first one after this stop
 	seen     *progress
 }
@@ -30,10 +30,10 @@ type attempt struct {
 // progress is how far a base says that it has come with a request. It is used again: a base that says so late may
 // make another request seem to be sent, which then keeps its tokens.
 type progress struct {
-	getConn      func(string)
-	wroteHeaders func()
-	begun        atomic.Bool // the base says how far it has come
-	sent         atomic.Bool // the request's header fields were written
+	getConn func(string)
+	gotConn func(httptrace.GotConnInfo)
+	begun   atomic.Bool // the base says how far it has come
+	sent    atomic.Bool // the request has a connection; HTTP/2 says that it was written only after it was
 }
 
 // progress returns the progress of a request that has not begun.
@@ -42,7 +42,7 @@ func (t *transport) progress() *progress {
 	if !ok {
 		p = new(progress)
 		p.getConn = func(string) { p.begun.Store(true) }
-		p.wroteHeaders = func() { p.sent.Store(true) }
+		p.gotConn = func(httptrace.GotConnInfo) { p.sent.Store(true) }
 	}
 	p.begun.Store(false)
 	p.sent.Store(false)
@@ -61,15 +61,23 @@ func (a *attempt) begin(ctx context.Context, r *http.Request) (err error) {
 	if a.n = 1; t.cost != nil {
 		a.n = t.cost(r)
 	}
-	if a.first, err = t.stops.wait(ctx, a.key); err != nil {
-		return err
-	}
-	err = a.take(ctx)
-	if err == nil && ctx.Err() != nil { // while it waited
+	for {
+		if a.first, err = t.stops.wait(ctx, a.key); err != nil {
+			return err
+		}
+		if err = a.take(ctx); err != nil {
+			return err
+		}
+		stopped := t.stops.holds(a.key, a.first) // while it waited
+		if !stopped && ctx.Err() == nil {
+			return nil
+		}
 		a.giveBack(ctx)
-		err = ctx.Err()
+		if err = ctx.Err(); err != nil {
+			return err
+		}
+		t.stops.leave(a.first)
 	}
-	return err
 }
 
 // take takes the tokens, and a slot.
@@ -82,10 +90,18 @@ func (a *attempt) take(ctx context.Context) error {
 	switch {
 	case errors.Is(err, ginlimit.ErrInvalidArgument): // perhaps a client's own limits have slots
 		return a.reserve(ctx)
-	case errors.Is(err, context.DeadlineExceeded):
-		return &TooLateError{a.when(context.WithoutCancel(ctx))}
+	case errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, ginlimit.ErrUnavailable):
+		if d := a.when(context.WithoutCancel(ctx)); d > 0 || hasEnded(ctx) {
+			return &TooLateError{d}
+		}
 	}
 	return err
+}
+
+// hasEnded reports whether a context's deadline is over; else another's is, such as that of a function.
+func hasEnded(ctx context.Context) bool {
+	deadline, ok := ctx.Deadline()
+	return ok && !time.Now().Before(deadline)
 }
 
 // reserve takes them by a reservation.
@@ -93,7 +109,8 @@ func (a *attempt) reserve(ctx context.Context) (err error) {
 	a.reserved, err = a.t.queued.Reserve(ctx, a.key, a.n)
 	result := a.reserved.Result()
 	switch {
-	case errors.Is(err, context.DeadlineExceeded) || result.Cause == ginlimit.CauseInFlight:
+	case errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, ginlimit.ErrUnavailable) && hasEnded(ctx),
+		result.Cause == ginlimit.CauseInFlight:
 		return &TooLateError{}
 	case err != nil || result.Allowed:
 		return err
@@ -105,7 +122,7 @@ func (a *attempt) reserve(ctx context.Context) (err error) {
 
 // when returns when the tokens would come, after those who wait before; 0 is not known.
 func (a *attempt) when(ctx context.Context) time.Duration {
-	r, err := a.t.hurried.Reserve(ctx, a.key, a.n)
+	r, err := a.t.instant.Reserve(ctx, a.key, a.n)
 	if err == nil {
 		_ = r.Cancel(ctx) // there are some meanwhile
 	}
@@ -115,10 +132,24 @@ func (a *attempt) when(ctx context.Context) time.Duration {
 // fail gives back what a request took, or its slot alone if it may have been sent.
 func (a *attempt) fail(ctx context.Context, err error) {
 	var op *net.OpError
-	if !a.seen.sent.Load() && (a.seen.begun.Load() || errors.As(err, &op) && op.Op == "dial") {
+	var late *TooLateError // of a transport below
+	unsent := a.seen.begun.Load() || errors.As(err, &op) && op.Op == "dial" || errors.As(err, &late)
+	if unsent && !a.seen.sent.Load() {
 		a.giveBack(ctx)
 	} else {
 		a.reserved.Release()
+	}
+}
+
+// abandon ends an attempt in a panic, of the base or after its response.
+func (a *attempt) abandon(ctx context.Context, response *http.Response) {
+	if response == nil {
+		a.fail(ctx, nil)
+		return
+	}
+	a.reserved.Release()
+	if response.Body != nil {
+		_ = response.Body.Close()
 	}
 }
 
@@ -164,9 +195,14 @@ func (a *attempt) answered(ctx context.Context, response *http.Response) {
 	b.end = sync.OnceFunc(func() { b.attempt.end(context.WithoutCancel(ctx), response) })
 	if response.Body == nil || response.Body == http.NoBody {
 		b.end()
-	} else if w, ok := response.Body.(io.Writer); ok { // of a 101
+		return
+	}
+	switch w := response.Body.(type) {
+	case closeWriter:
+		response.Body = &halfStream{b, w}
+	case io.Writer: // of a 101
 		response.Body = &stream{b, w}
-	} else {
+	default:
 		response.Body = b
 	}
 }
@@ -174,15 +210,11 @@ func (a *attempt) answered(ctx context.Context, response *http.Response) {
 // end settles and releases.
 func (a *attempt) end(ctx context.Context, response *http.Response) {
 	defer a.reserved.Release()
-	actual := -1
-	if a.t.settle != nil {
-		actual = a.t.settle(response)
+	if a.t.settle == nil {
+		return
 	}
-	if actual < 0 && a.more > 0 {
-		actual = a.n
-	}
-	if actual >= 0 {
-		_ = a.reserved.Settle(ctx, actual+a.more) // after an error the estimate stands
+	if actual := a.t.settle(response); actual >= 0 {
+		_ = a.reserved.Settle(ctx, actual) // after an error the estimate stands
 	}
 }
 
@@ -211,4 +243,15 @@ func (b *body) Close() error {
 type stream struct {
 	*body
 	io.Writer
+}
+
+// halfStream is a stream of which the writing side can be closed alone.
+type halfStream struct {
+	*body
+	closeWriter
+}
+
+type closeWriter interface {
+	io.Writer
+	CloseWrite() error
 }

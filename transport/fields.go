@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -33,7 +34,15 @@ const defaultStop = time.Second
 // stopOf returns for how long a response stops its key.
 func (t *transport) stopOf(r *http.Response) (d time.Duration, stops bool) {
 	text := r.Header.Get("Retry-After")
-	if r.StatusCode != http.StatusTooManyRequests && (r.StatusCode != http.StatusServiceUnavailable || text == "") {
+	switch r.StatusCode {
+	case http.StatusTooManyRequests:
+		stops = true
+	case http.StatusServiceUnavailable:
+		stops = text != ""
+	case http.StatusForbidden: // GitHub's other answer to a request above its limits
+		stops = text != "" || r.Header.Get("X-Ratelimit-Remaining") == "0"
+	}
+	if !stops {
 		return 0, false
 	}
 	now, err := http.ParseTime(r.Header.Get("Date"))
@@ -41,7 +50,7 @@ func (t *transport) stopOf(r *http.Response) (d time.Duration, stops bool) {
 		now = time.Now()
 	}
 	d, known := delay(text, now)
-	if !known && r.StatusCode == http.StatusTooManyRequests {
+	if !known && r.StatusCode != http.StatusServiceUnavailable {
 		d, known = untilReset(r.Header, now, t.cost != nil)
 	}
 	if !known {
@@ -81,9 +90,17 @@ func untilReset(h http.Header, now time.Time, tokens bool) (d time.Duration, kno
 	return d, known
 }
 
-// remaining returns the least of what a response says is left, of requests or tokens.
-func remaining(h http.Header, tokens bool) (n int, known bool) {
-	for _, s := range statuses(h, tokens) {
+// remaining returns the least of what a response says is left, of requests or tokens, under a limit of a period. If
+// RateLimit has several items, RateLimit-Policy says which one is meant.
+func remaining(h http.Header, tokens bool, period time.Duration) (n int, known bool) {
+	all := statuses(h, tokens)
+	if listed := draft(h); len(listed) > 1 && !tokens {
+		all = slices.DeleteFunc(listed, func(s status) bool {
+			w, err := strconv.Atoi(s.window)
+			return err != nil || time.Duration(w) != period/time.Second || period%time.Second != 0
+		})
+	}
+	for _, s := range all {
 		if !known || s.remaining < n {
 			n, known = s.remaining, true
 		}
@@ -95,6 +112,7 @@ func remaining(h http.Header, tokens bool) (n int, known bool) {
 type status struct {
 	remaining int
 	reset     string
+	window    string // in seconds, of RateLimit-Policy
 }
 
 // statuses returns what a response says of limits.
@@ -108,7 +126,7 @@ func statuses(h http.Header, tokens bool) (all []status) {
 	for _, f := range fields {
 		if values := h[f.remaining]; len(values) == 1 {
 			if n, err := strconv.Atoi(strings.TrimSpace(values[0])); err == nil && n >= 0 {
-				all = append(all, status{n, h.Get(f.reset)})
+				all = append(all, status{remaining: n, reset: h.Get(f.reset)})
 			}
 		}
 	}
@@ -118,13 +136,15 @@ func statuses(h http.Header, tokens bool) (all []status) {
 // draft returns the statuses of RateLimit (draft-ietf-httpapi-ratelimit-headers-11, section 4), without those
 // whose quota RateLimit-Policy says is not of requests.
 func draft(h http.Header) (all []status) {
-	others := map[string]bool{}
+	policies := map[string]map[string]string{}
 	for _, item := range items(h["Ratelimit-Policy"]) {
-		others[item[""]] = cmp.Or(item["qu"], "requests") != "requests"
+		policies[item[""]] = item
 	}
 	for _, item := range items(h["Ratelimit"]) {
-		if n, err := strconv.Atoi(item["r"]); err == nil && n >= 0 && !others[item[""]] {
-			all = append(all, status{n, item["t"]})
+		policy := policies[item[""]]
+		n, err := strconv.Atoi(item["r"])
+		if err == nil && n >= 0 && cmp.Or(policy["qu"], "requests") == "requests" {
+			all = append(all, status{n, item["t"], policy["w"]})
 		}
 	}
 	return all

@@ -156,6 +156,10 @@ func TestUpgrade(t *testing.T) {
 	line, err := bufio.NewReader(stream).ReadString('\n')
 	require.NoError(t, err)
 	require.Equal(t, "hello\n", line)
+	half, ok := response.Body.(interface{ CloseWrite() error })
+	require.True(t, ok)
+	require.NoError(t, half.CloseWrite())
+	used(t, p, 1, 1)
 	require.NoError(t, stream.Close())
 	used(t, p, 1, 0)
 }

@@ -10,65 +10,62 @@ import (
 	"github.com/ginlimit/ginlimit"
 )
 
-// lookGap is how often a process compares what a partner and the policy have left of a key.
-const lookGap = 100 * time.Millisecond
+// compareGap is how often a process compares what a partner and the policy have left of a key.
+const compareGap = 100 * time.Millisecond
 
-// looks are when a process has last looked at keys, [maxKeys] at most.
-type looks struct {
+// compared is when a process has last compared keys, [maxKeys] at most.
+type compared struct {
 	mu sync.Mutex // guards at
 	at map[string]time.Time
 }
 
-// due reports whether it is time to look at a key again, and notes that it is looked at.
-func (l *looks) due(key string, now time.Time) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	last, known := l.at[key]
-	if known && now.Sub(last) < lookGap {
+// due reports whether it is time to compare a key again, and notes that it is compared.
+func (c *compared) due(key string, now time.Time) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	last, known := c.at[key]
+	if known && now.Sub(last) < compareGap {
 		return false
 	}
-	if l.at == nil {
-		l.at = map[string]time.Time{}
+	if c.at == nil {
+		c.at = map[string]time.Time{}
 	}
-	for other := range l.at { // any
-		if known || len(l.at) < maxKeys {
+	for other := range c.at { // any
+		if known || len(c.at) < maxKeys {
 			break
 		}
-		delete(l.at, other)
+		delete(c.at, other)
 	}
-	l.at[key] = now
+	c.at[key] = now
 	return true
 }
 
-// lower takes what the policy has left more than a response says, less what may have flowed back since.
+// lower takes what the policy has left beyond what a response says and what may have flowed back since. A partner
+// that is wrong costs no more than what flows back in the longest stop.
 func (a *attempt) lower(ctx context.Context, h http.Header) {
-	left, known := remaining(h, a.t.cost != nil)
-	now := time.Now()
-	if !known || a.reserved != nil && a.reserved.Result().Remaining <= left || !a.t.looks.due(a.key, now) {
+	t, took, tokens := a.t, a.took, a.t.cost != nil
+	if len(statuses(h, tokens)) == 0 {
 		return
 	}
-	ctx = context.WithoutCancel(ctx)
-	rows, _ := a.t.policy.Status(ctx, a.key)
-	var rates []ginlimit.Result
-	slots := false
-	for _, row := range rows {
-		if row.Limit.InFlight > 0 {
-			slots = true
-		} else {
-			rates = append(rates, row)
+	if r := a.reserved.Result(); r.Limit.Rate > 0 { // else it is of slots, or nothing is reserved
+		if left, known := remaining(h, tokens, r.Limit.Period); known && r.Remaining <= left {
+			return
 		}
 	}
-	if len(rates) != 1 || rates[0].Limit.Rate <= 0 { // which of several is meant, nobody knows
+	if !t.compared.due(a.key, time.Now()) {
 		return
 	}
-	more := rates[0].Remaining - left - int(math.Ceil(flowed(rates[0].Limit, now.Sub(a.took))))
-	switch {
-	case more <= 0:
-	case !slots:
-		_, _ = a.t.policy.AllowUpTo(ctx, a.key, more)
-	default: // another charge would need another slot
-		if a.more = more; a.t.settle == nil {
-			_ = a.reserved.Settle(ctx, a.n+more)
+	// The response counts also if the policy cannot be lowered.
+	_ = t.lower(context.WithoutCancel(ctx), a.key, func(limit any) (stay, most int) {
+		l, ok := limit.(ginlimit.Limit)
+		if !ok || l.Algorithm != ginlimit.TokenBucket && l.Period > t.maxStop {
+			return 0, 0
 		}
-	}
+		stay, known := remaining(h, tokens, l.Period)
+		if !known {
+			return 0, 0
+		}
+		since := int(math.Ceil(flowed(l, time.Since(took))))
+		return min(stay, math.MaxInt-since) + since, int(flowed(l, t.maxStop))
+	})
 }

@@ -33,7 +33,7 @@ func newPartner(answer http.HandlerFunc) *partner { return &partner{answer: answ
 func (p *partner) RoundTrip(r *http.Request) (*http.Response, error) {
 	if trace := httptrace.ContextClientTrace(r.Context()); trace != nil {
 		trace.GetConn(r.URL.Host)
-		trace.WroteHeaders()
+		trace.GotConn(httptrace.GotConnInfo{})
 	}
 	p.mu.Lock()
 	p.called = append(p.called, time.Since(p.start))

@@ -48,7 +48,7 @@ func (t *transport) adopt(p *ginlimit.Policy) error {
 	forbid(has.DryRun, "WithDryRun would let no request wait; "+defaults)
 	forbid(t.settle != nil && own("WithLease"), "WithSettle does not go together with WithLease; leave one of them out")
 	if has.Shares {
-		forbid(true, "a policy WithShares stops nobody; put the transport in front of one without")
+		forbid(true, "a policy WithShares cannot be stopped after a 429; give the transport a policy without it")
 	} else if err := has.CheckBlock(time.Millisecond); err != nil && !has.LimitFunc {
 		forbid(true, "after a 429 the policy stops no other process, as it counts no tokens; give it a rate too, "+
 			"such as ginlimit.PerSecond(100)")
@@ -63,10 +63,10 @@ func (t *transport) adopt(p *ginlimit.Policy) error {
 
 // derive makes the policies by which requests wait.
 func (t *transport) derive(p *ginlimit.Policy, has traits.Traits) (err error) {
-	t.policy = p
+	t.policy, t.lower = p, has.Lower
 	t.leased = has.Leases && t.settle == nil // what is taken ahead cannot be settled
 	if t.queued, err = p.With(ginlimit.WithQueue(maxQueue, maxWait)); err == nil {
-		t.hurried, err = p.With(ginlimit.WithQueue(1, time.Millisecond))
+		t.instant, err = p.With(ginlimit.WithQueue(1, time.Millisecond))
 	}
 	return err
 }

@@ -40,6 +40,8 @@ func TestBadInput(t *testing.T) {
 	require.NoError(t, err)
 	refunds, err := limiter.Policy("refunds", ginlimit.PerHour(100), ginlimit.WithRefund(func(*gin.Context) bool { return true }))
 	require.NoError(t, err)
+	derived, err := refunds.With(ginlimit.WithFloor(1))
+	require.NoError(t, err)
 	slots, err := limiter.Policy("slots", ginlimit.InFlight(20))
 	require.NoError(t, err)
 	free, err := limiter.Policy("free", ginlimit.Unlimited())
@@ -65,6 +67,7 @@ func TestBadInput(t *testing.T) {
 		"what Gin serves": {served, nil, []string{"WithKey", "WithCost", "WithSettle", "WithQueue", "WithSkip", "WithAllowList",
 			"WithDenyList", "WithHeaders", "WithHeaderFunc", "WithDeniedHandler", "WithErrorHandler"}},
 		"a refund":                {refunds, nil, []string{"WithRefund", "transport.WithSettle"}},
+		"a derived policy":        {derived, nil, []string{"WithRefund"}},
 		"slots alone":             {slots, nil, []string{"give it a rate too"}},
 		"no limit":                {free, nil, []string{"give it a rate too"}},
 		"a stop that is too long": {daily, []transport.Option{transport.WithMaxStop(60 * day)}, []string{"WithMaxStop", "a block of 1440h0m0s is too long"}},

@@ -19,7 +19,11 @@ type stops struct {
 type stop struct {
 	until time.Time
 	first chan struct{} // is closed when the first request after the stop was answered; nil if there is none
+	began time.Time     // when the first request began to wait
 }
+
+// maxFirst is how long others wait for the first request after a stop, which may be a long poll.
+const maxFirst = 10 * time.Second
 
 // wait waits while a key is stopped. It returns the stop if the request is the first one after it: then leave is
 // to be called.
@@ -31,47 +35,64 @@ func (s *stops) wait(ctx context.Context, key string) (first *stop, err error) {
 			s.mu.Unlock()
 			break
 		}
-		left, others := time.Until(of.until), of.first
-		if first == nil && others == nil {
-			of.first = make(chan struct{})
-			first, others = of, nil
-		} else if first != nil {
+		if of.first == nil {
+			of.first, of.began, first = make(chan struct{}), time.Now(), of
+		}
+		until, end, others := of.until, of.until, of.first
+		if of == first {
 			others = nil
+		} else if end = of.lasts(); !time.Now().Before(end) { // the first is not waited for
+			s.forget(key)
+			s.mu.Unlock()
+			break
 		}
 		s.mu.Unlock()
-		switch err = s.pause(ctx, left, others); {
+		switch err = pause(ctx, until, end, others); {
 		case err != nil:
 			s.leave(first)
 			return nil, err
-		case first != nil && left <= 0:
+		case of == first && !time.Now().Before(until):
 			return first, nil
 		}
 	}
 	return first, nil
 }
 
-// pause waits for the end of a stop, or for the first request after it.
-func (s *stops) pause(ctx context.Context, left time.Duration, others chan struct{}) error {
-	if deadline, ok := ctx.Deadline(); ok && left > 0 && time.Until(deadline) < left {
+// lasts returns when others go on at the latest.
+func (s *stop) lasts() time.Time {
+	if s.began.After(s.until) {
+		return s.began.Add(maxFirst)
+	}
+	return s.until.Add(maxFirst)
+}
+
+// holds reports whether a key is stopped for a request that is the first one after a stop, or after none.
+func (s *stops) holds(key string, first *stop) bool {
+	if s.n.Load() == 0 {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	of := s.keys[key]
+	return of != nil && (of != first || time.Now().Before(of.until))
+}
+
+// pause waits for the first request after a stop until a time, or for that time alone.
+func pause(ctx context.Context, until, end time.Time, first chan struct{}) error {
+	left := time.Until(until)
+	if deadline, ok := ctx.Deadline(); ok && left > 0 && deadline.Before(until) {
 		return &TooLateError{left}
 	}
-	if others == nil && left <= 0 {
-		return nil
-	}
-	var over <-chan time.Time
-	if others == nil {
-		timer := time.NewTimer(left)
-		defer timer.Stop()
-		over = timer.C
-	}
+	timer := time.NewTimer(time.Until(end))
+	defer timer.Stop()
 	select {
-	case <-over:
+	case <-timer.C:
 		return nil
-	case <-others:
+	case <-first:
 		return nil
 	case <-ctx.Done():
 		if ctx.Err() == context.DeadlineExceeded {
-			return &TooLateError{max(0, left)}
+			return &TooLateError{max(0, time.Until(until))}
 		}
 		return ctx.Err()
 	}
@@ -111,9 +132,14 @@ func (s *stops) end(key string, first *stop) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.keys[key] == first && !time.Now().Before(first.until) {
-		delete(s.keys, key)
-		s.n.Store(int64(len(s.keys)))
+		s.forget(key)
 	}
+}
+
+// forget forgets a key. s.mu is held.
+func (s *stops) forget(key string) {
+	delete(s.keys, key)
+	s.n.Store(int64(len(s.keys)))
 }
 
 // leave lets others go on after the first request, or the next one be the first.

@@ -5,8 +5,8 @@
 //	client := &http.Client{Transport: calls}
 //
 // It owns what happens around one request: the wait for a token and a slot, what a response says of the
-// partner's limits, and what is given back. It is made of the public API of ginlimit alone, and knows neither
-// Redis nor Gin.
+// partner's limits, and what is given back. It is built on the public API of ginlimit and on package
+// internal/traits, and knows neither Redis nor Gin.
 package transport
 
 import (
@@ -90,18 +90,19 @@ func (*TooLateError) Unwrap() error { return context.DeadlineExceeded }
 
 // transport is what [New] returns.
 type transport struct {
-	base    http.RoundTripper
-	policy  *ginlimit.Policy
-	queued  *ginlimit.Policy // the policy, as a request waits for it
-	hurried *ginlimit.Policy // the policy, as nothing waits for it
-	leased  bool             // the policy takes tokens ahead: nothing is reserved, unless there are slots
-	key     func(*http.Request) (string, error)
-	cost    func(*http.Request) int
-	settle  func(*http.Response) int
-	maxStop time.Duration
-	stops   stops
-	looks   looks
-	spare   sync.Pool // of *progress
+	base     http.RoundTripper
+	policy   *ginlimit.Policy
+	queued   *ginlimit.Policy // the policy, as a request waits for it
+	instant  *ginlimit.Policy // the policy, as a request waits a millisecond for it
+	leased   bool             // the policy takes tokens ahead: nothing is reserved, unless there are slots
+	key      func(*http.Request) (string, error)
+	cost     func(*http.Request) int
+	settle   func(*http.Response) int
+	maxStop  time.Duration
+	lower    func(ctx context.Context, key string, to func(limit any) (stay, most int)) error
+	stops    stops
+	compared compared
+	spare    sync.Pool // of *progress
 }
 
 const (
@@ -110,7 +111,7 @@ const (
 	maxWait  = 24 * time.Hour
 	// defaultMaxStop is for how long one response can stop a key.
 	defaultMaxStop = time.Hour
-	// maxKeys is how many keys a process remembers as stopped, and how many as looked at.
+	// maxKeys is how many keys a process remembers as stopped, and how many as compared.
 	maxKeys = 1 << 16
 )
 
@@ -166,21 +167,22 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 		return nil, err
 	}
-	returned := false
-	defer func() { // the base may panic
-		if !returned {
-			a.fail(ctx, nil)
+	var response *http.Response
+	finished := false
+	defer func() { // the base may panic, and a function of the policy
+		if !finished {
+			a.abandon(ctx, response)
 		}
 	}()
-	trace := httptrace.ClientTrace{GetConn: a.seen.getConn, WroteHeaders: a.seen.wroteHeaders} // it may be changed
+	trace := httptrace.ClientTrace{GetConn: a.seen.getConn, GotConn: a.seen.gotConn} // it may be changed
 	response, err := t.base.RoundTrip(r.WithContext(httptrace.WithClientTrace(ctx, &trace)))
-	returned = true
 	if err != nil || response == nil {
 		a.fail(ctx, err)
-		return response, err
+	} else {
+		a.answered(ctx, response)
 	}
-	a.answered(ctx, response)
-	return response, nil
+	finished = true
+	return response, err
 }
 
 // CloseIdleConnections closes the idle connections of the base, for [http.Client.CloseIdleConnections].

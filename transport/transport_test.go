@@ -111,7 +111,9 @@ func TestWhatIsLeftIsLowered(t *testing.T) {
 		"huge":                   {map[string]string{"X-RateLimit-Remaining": strings.Repeat("9", 400)}, nil, nil, 99},
 		"negative":               {map[string]string{"X-RateLimit-Remaining": "-1"}, nil, nil, 99},
 		"unreadable":             {map[string]string{"X-RateLimit-Remaining": "few"}, nil, nil, 99},
-		"the draft":              {map[string]string{"RateLimit": `"a";r=40;t=4, "b, c";r=50`}, nil, nil, 40},
+		"the draft":              {map[string]string{"RateLimit": `"a, b";r=40;t=4`}, nil, nil, 40},
+		"the draft's own period": {map[string]string{"RateLimit": `"a";r=4, "b, c";r=50`, "RateLimit-Policy": `"a";q=9;w=60, "b, c";q=100;w=3600`}, nil, nil, 50},
+		"the draft's others":     {map[string]string{"RateLimit": `"a";r=4, "b";r=50`, "RateLimit-Policy": `"a";q=9;w=60`, "X-RateLimit-Remaining": "4"}, nil, nil, 99},
 		"the draft's other unit": {map[string]string{"RateLimit": `"a";r=4, "b";r=50`, "RateLimit-Policy": `"a";q=9;qu="content-bytes"`}, nil, nil, 50},
 		"an earlier draft":       {map[string]string{"RateLimit-Remaining": "41"}, nil, nil, 41},
 		"OpenAI":                 {map[string]string{"x-ratelimit-remaining-requests": "42", "x-ratelimit-remaining-tokens": "7"}, nil, nil, 42},
@@ -123,6 +125,10 @@ func TestWhatIsLeftIsLowered(t *testing.T) {
 		"settled with slots":     {map[string]string{"x-ratelimit-remaining-tokens": "30"}, settled, limits(ginlimit.PerHour(100), ginlimit.InFlight(1)), 24},
 		"not settled":            {map[string]string{"x-ratelimit-remaining-tokens": "30"}, unsettled, limits(ginlimit.PerHour(100), ginlimit.InFlight(1)), 30},
 		"leased":                 {map[string]string{"X-RateLimit-Remaining": "30"}, nil, append(limits(ginlimit.PerHour(100)), ginlimit.WithLease(time.Second)), 30},
+		"a window":               {map[string]string{"X-RateLimit-Remaining": "30"}, nil, limits(ginlimit.PerHour(100).WithAlgorithm(ginlimit.FixedWindow)), 30},
+		"a long window":          {map[string]string{"X-RateLimit-Remaining": "0"}, nil, limits(ginlimit.PerDay(100).WithAlgorithm(ginlimit.FixedWindow)), 99},
+		"a quota":                {map[string]string{"X-RateLimit-Remaining": "0"}, nil, limits(ginlimit.PerCalendar(100, ginlimit.CalendarMonth(nil, 1))), 99},
+		"no more than an hour's": {map[string]string{"X-RateLimit-Remaining": "0"}, nil, limits(ginlimit.PerDay(100)), 95},
 		"of several":             {map[string]string{"X-RateLimit-Remaining": "30"}, nil, limits(ginlimit.PerHour(100), ginlimit.PerDay(1000)), 99},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -1,0 +1,84 @@
+package transport_test
+
+import (
+	"context"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
+	"github.com/ginlimit/ginlimit/transport"
+)
+
+// stopsOnce returns an API that stops its key for so many seconds by its n-th response, and answers the first request
+// after it in so much time.
+func stopsOnce(n int64, seconds string, first time.Duration) *partner {
+	var calls atomic.Int64
+	return newPartner(func(w http.ResponseWriter, _ *http.Request) {
+		switch calls.Add(1) {
+		case n:
+			w.Header().Set("Retry-After", seconds)
+			w.WriteHeader(http.StatusTooManyRequests)
+		case n + 1:
+			time.Sleep(first)
+		}
+	})
+}
+
+// TestWhoWaitedBeforeAStop goes after the first request too, also with slots, of which it holds none meanwhile.
+func TestWhoWaitedBeforeAStop(t *testing.T) {
+	for name, policy := range map[string][]ginlimit.PolicyOption{
+		"reserved":   limits(ginlimit.PerSecond(10).WithBurst(1)),
+		"leased":     append(limits(ginlimit.PerSecond(10).WithBurst(1)), ginlimit.WithLease(time.Second)),
+		"with slots": limits(ginlimit.PerSecond(10).WithBurst(1), ginlimit.InFlight(2)),
+	} {
+		t.Run(name, func(t *testing.T) {
+			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+				p := stopsOnce(5, "3", 2*time.Second)
+				client, _ := process(t, b.Redis, p, policy)
+				var all sync.WaitGroup
+				for range 20 {
+					all.Go(func() { _, err := get(t.Context(), client, url); assert.NoError(t, err) })
+				}
+				all.Wait()
+				calls := p.calls()
+				require.Len(t, calls, 20)
+				require.GreaterOrEqual(t, calls[5]-calls[4], 3*time.Second)
+				require.GreaterOrEqual(t, calls[6]-calls[5], 2*time.Second, "the first is answered")
+			})
+		})
+	}
+}
+
+// TestAFirstRequestThatHangs holds its key for ten seconds.
+func TestAFirstRequestThatHangs(t *testing.T) {
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		p := stopsOnce(1, "50", 30*time.Second)
+		client, _ := process(t, b.Redis, p, limits(ginlimit.PerSecond(10)))
+		_, err := get(t.Context(), client, url)
+		require.NoError(t, err)
+		var all sync.WaitGroup
+		all.Go(func() { _, err := get(t.Context(), client, url); assert.NoError(t, err) })
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), 55*time.Second)
+		defer cancel()
+		_, err = get(ctx, client, url)
+		var late *transport.TooLateError
+		require.ErrorAs(t, err, &late)
+		require.Zero(t, late.RetryAfter, "the stop is over")
+		for range 2 {
+			_, err = get(t.Context(), client, url)
+			require.NoError(t, err)
+		}
+		require.Equal(t, 60*time.Second, p.calls()[2].Round(time.Second))
+		require.Equal(t, 60*time.Second, p.calls()[3].Round(time.Second), "nobody goes first any more")
+		all.Wait()
+	})
+}
