@@ -116,17 +116,18 @@ const (
 )
 
 // New returns a transport that sends a request when the policy allows it; base is [http.DefaultTransport] if it
-// is nil. Every attempt counts, also a retry of a client above.
+// is nil. Every attempt counts, also a retry of a client above, but not a retry inside the base.
 //
 // A request waits in its process in order of arrival for its tokens, and for a slot if the policy has
 // [ginlimit.InFlight], which it holds until the response's body is closed or read to its end. It waits as long
 // as its context lasts, at most a day; if that is too short, it gets a [*TooLateError], at once where the time
 // is known. A request that was not sent, as its connection could not be made, gives back what it took.
 //
-// A 429, and a 503 with Retry-After, stop the key in all processes until then, by [ginlimit.Policy.Block]: at
-// once, or at the end of a lease that another process holds. In a process that has seen one, the first request
-// after it goes alone, and the others wait for its response. Fields that say how much is left lower what the
-// policy has left, if it has one rate: docs/guide.md lists them. They never raise it.
+// A 429, a 503 with Retry-After, and a 403 with Retry-After or with no request left, stop the key in all
+// processes until then, by [ginlimit.Policy.Block]: at once, or at the end of a lease that another process
+// holds. In a process that has seen one, the first request after it goes alone, and the others wait up to ten
+// seconds for its response. Fields that say how much is left lower what the policy has left, if it has one
+// rate, by what comes back in [WithMaxStop] at most: docs/guide.md lists them. They never raise it.
 //
 // The error joins all faults, each a [ginlimit.ErrInvalidArgument]: a nil policy, one without a rate, one
 // [ginlimit.WithShares], WithBan or WithDryRun, and an option about requests that Gin serves, such as
