@@ -29,7 +29,7 @@ busy: ## RUNS runs of these tests beside four busy loops, each also with the rac
 	for run in $$(seq $(RUNS)); do echo "run $$run"; go test -count=1 -timeout 30m ./... && GOMAXPROCS=1 go test -race -count=1 -timeout 30m ./... || exit 1; done
 
 # All packages but those that simulate several processes, and those that start no goroutine.
-RACY = $(shell go list ./... | grep -v -E '/tests/(simulation|fair)$$|/internal(/(bucket|calendar|gintrust|httpfields|memory|receipt|rules|wire))?$$')
+RACY = $(shell go list ./... | grep -v -E '/tests/(simulation|fair)$$|/internal(/(bucket|calendar|gintrust|httpfields|receipt|rules|wire))?$$')
 
 integration: ## the tests that need redis-server or have goroutines, with the race detector: of the root, and of every other module
 	go test -race -shuffle=on -parallel 6 -timeout 30m -tags integration -skip '$(SKIP)' $(or $(RACED),$(RACY))

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gin-gonic/gin"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
@@ -191,5 +192,45 @@ func TestAClientsOwnSlidingWindowHasNoLease(t *testing.T) {
 			}
 		}
 		require.Zero(t, l.Stats().Leased)
+	})
+}
+
+// TestAPolicyMayHaveNoLease though the limiter has one by default.
+func TestAPolicyMayHaveNoLease(t *testing.T) {
+	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
+		l := b.Limiter(t)
+		p, err := l.Policy("without", testkit.LeasePerMinute, ginlimit.WithLease(0))
+		require.NoError(t, err)
+		_, err = l.Policy("60/m", ginlimit.PerMinute(60), ginlimit.WithLease(0))
+		require.NoError(t, err)
+		for range 20 {
+			r, err := p.Allow(t.Context(), "client")
+			require.NoError(t, err)
+			require.Equal(t, ginlimit.FromRedis, r.Source)
+		}
+	})
+}
+
+// TestOfTwoDefaultsOneStays: a default lease is left out beside a default ban, and both beside shares.
+func TestOfTwoDefaultsOneStays(t *testing.T) {
+	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
+		l := b.Limiter(t, ginlimit.WithLease(time.Second), ginlimit.WithBan(time.Hour, time.Hour))
+		p := testkit.NewPolicy(t, l, "api", ginlimit.PerMinute(600))
+		r, err := p.AllowN(t.Context(), "client", 600)
+		require.NoError(t, err)
+		require.Equal(t, ginlimit.FromRedis, r.Source)
+		require.Equal(t, 600, r.Granted, "nothing of the burst is kept for leases")
+		r, err = p.Allow(t.Context(), "client")
+		require.NoError(t, err)
+		require.Equal(t, ginlimit.CauseBan, r.Cause)
+
+		shares := testkit.NewPolicy(t, l, "shared", ginlimit.PerMinute(8),
+			ginlimit.WithShares(func(*gin.Context) (string, int) { return "a", 1 }))
+		for want := range 5 {
+			r, err = shares.Share("a", 1).Allow(t.Context(), "all")
+			require.NoError(t, err)
+			require.Equal(t, want < 4, r.Allowed)
+		}
+		require.Equal(t, ginlimit.CauseShare, r.Cause)
 	})
 }

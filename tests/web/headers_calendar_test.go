@@ -49,3 +49,43 @@ func TestHeadersAreThoseOfTheDecision(t *testing.T) {
 		check(testkit.Get(r, "/", testkit.User("alice")).Header(), "w=2505600")
 	})
 }
+
+// TestWindowOfAProhibitedQuotaIsThatOfItsMonth, whenever the process has begun.
+func TestWindowOfAProhibitedQuotaIsThatOfItsMonth(t *testing.T) {
+	t.Parallel()
+	month := ginlimit.CalendarMonth(nil, 1)
+	for name, row := range map[string]struct {
+		opts    []ginlimit.PolicyOption
+		windows [3]string // in January, February and March
+	}{
+		"prohibited": {[]ginlimit.PolicyOption{ginlimit.PerCalendar(0, month)},
+			[3]string{"w=2678400", "w=2505600", "w=2678400"}},
+		"beside a period": {[]ginlimit.PolicyOption{ginlimit.PerCalendar(0, month), ginlimit.PerHour(3)},
+			[3]string{"w=2678400", "w=2505600", "w=2678400"}},
+		"beside a shorter quota": {
+			[]ginlimit.PolicyOption{ginlimit.PerCalendar(0, month), ginlimit.PerCalendar(5, ginlimit.CalendarDay(nil))},
+			[3]string{"w=2678400", "w=2505600", "w=2678400"}},
+		"of a client": {[]ginlimit.PolicyOption{testkit.LimitsFrom(ginlimit.PerCalendar(0, month))},
+			[3]string{"w=2678400", "w=2505600", "w=2678400"}},
+		"a quota that a floor takes": {
+			[]ginlimit.PolicyOption{ginlimit.WithFloor(3), testkit.LimitsFrom(ginlimit.PerCalendar(3, month))},
+			[3]string{"w=2678400", "w=2505600", "w=2678400"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				r := testkit.Serve(testkit.NewPolicy(t, testkit.NewLocal(t), "api",
+					append([]ginlimit.PolicyOption{testkit.ByUser(), ginlimit.WithHeaders(ginlimit.RateLimitDraft)},
+						row.opts...)...).Handler())
+				for i, passed := range []time.Duration{0, january, february} {
+					time.Sleep(passed)
+					for range 2 { // the second one finds what the first has made
+						rec := testkit.Get(r, "/", testkit.User("alice"))
+						require.Equal(t, http.StatusTooManyRequests, rec.Code)
+						require.Contains(t, rec.Header().Get("RateLimit-Policy"), ";q=0;"+row.windows[i])
+					}
+				}
+			})
+		})
+	}
+}

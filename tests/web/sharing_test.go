@@ -5,6 +5,7 @@ import (
 	"context"
 	"log/slog"
 	"net"
+	"net/http"
 	"strconv"
 	"strings"
 	"testing"
@@ -163,5 +164,36 @@ func TestClientsOfOneServerShareBuckets(t *testing.T) {
 				testkit.Middleware(other, ginlimit.PerMinute(100), logger)), "/")
 			require.Equal(t, row.warns, strings.Contains(log.String(), "two handlers charge one bucket"), log.String())
 		})
+	}
+}
+
+// TestAPolicyInTheCallbackOfAnother decides before that one, and the denial of either is answered.
+func TestAPolicyInTheCallbackOfAnother(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct {
+		inner, outer ginlimit.Limit
+		denies       string
+	}{
+		"the outer one denies": {ginlimit.PerHour(100), ginlimit.PerHour(1), "outer"},
+		"the inner one denies": {ginlimit.PerHour(1), ginlimit.PerHour(100), "inner"},
+	} {
+		l := testkit.NewLocal(t)
+		inner := l.Handler("inner", row.inner)
+		outer := l.Handler("outer", row.outer, ginlimit.WithCost(func(c *gin.Context) int {
+			inner(c)
+			return 1
+		}))
+		var last ginlimit.Result
+		r := testkit.Serve(func(c *gin.Context) {
+			c.Next()
+			last, _ = ginlimit.FromContext(c)
+		}, outer)
+		require.Equal(t, http.StatusOK, testkit.Get(r, "/").Code, name)
+		require.Equal(t, 0, last.Remaining, name)
+		require.Equal(t, row.denies, last.Name, name)
+		denied := testkit.Get(r, "/")
+		require.Equal(t, http.StatusTooManyRequests, denied.Code, name)
+		require.Contains(t, denied.Body.String(), `"violated-policies":["`+row.denies+`"]`, name)
+		require.False(t, last.Allowed, name)
 	}
 }

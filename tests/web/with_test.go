@@ -1,6 +1,8 @@
 package web_test
 
 import (
+	"context"
+	"errors"
 	"net/http"
 	"net/netip"
 	"testing"
@@ -183,4 +185,21 @@ func TestWithKeepsADefaultLease(t *testing.T) {
 	}
 	own := testkit.NewPolicy(t, l, "own", ginlimit.PerHour(100), testkit.ByUser(), ginlimit.WithLease(time.Second))
 	require.ErrorContains(t, testkit.PanicError(func() { ginlimit.AllOf(testkit.Derive(t, own), other) }), "WithLease")
+}
+
+// TestWithKeepsATenant and the function of limits.
+func TestWithKeepsATenant(t *testing.T) {
+	t.Parallel()
+	l := testkit.NewLocal(t)
+	shared := testkit.NewPolicy(t, l, "shared", ginlimit.PerHour(10),
+		ginlimit.WithShares(func(*gin.Context) (string, int) { return "a", 1 }))
+	r, err := testkit.Derive(t, shared.Share("b", 1), ginlimit.WithFloor(4)).AllowN(t.Context(), "k", 6)
+	require.NoError(t, err)
+	require.True(t, r.Allowed)
+
+	lost := errors.New("lost")
+	p := testkit.NewPolicy(t, l, "own", testkit.ByUser(),
+		ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) { return nil, lost }))
+	_, err = testkit.Derive(t, p, ginlimit.WithFloor(1)).Allow(t.Context(), "k")
+	require.ErrorIs(t, err, lost)
 }
