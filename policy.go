@@ -16,7 +16,6 @@ import (
 	"github.com/ginlimit/ginlimit/internal/gintrust"
 	"github.com/ginlimit/ginlimit/internal/httpfields"
 	"github.com/ginlimit/ginlimit/internal/redisstore"
-	"github.com/ginlimit/ginlimit/internal/traits"
 )
 
 // Policy is a name, limits and options, made by [Limiter.Policy]. [Policy.Handler] is its middleware; the
@@ -211,45 +210,6 @@ func (p *Policy) askFor(client string, limits *policyLimits, n int) engine.Ask {
 
 // made reports whether the policy was made by [Limiter.Policy].
 func (p *Policy) made() bool { return p != nil && p.policyState != nil }
-
-func init() {
-	traits.Of = func(policy any) (t traits.Traits, ok bool) {
-		p, ok := policy.(*Policy)
-		if ok = ok && p.made(); !ok {
-			return t, false
-		}
-		return traits.Traits{
-			Options: p.used, Shares: p.counts.shares != nil, Bans: p.counts.ban != nil, DryRun: p.dryRun,
-			LimitFunc: p.counts.limitFunc != nil, Leases: p.counts.lease > 0 && !p.limiter.engine.IsLocal(),
-			CheckBlock: p.limits.checkBlockable, Lower: p.lower,
-		}, true
-	}
-}
-
-// lower takes tokens of a client's only limit until so many stay, at most so many, and no slot.
-func (p *Policy) lower(ctx context.Context, client string, to func(limit any) (stay, most int)) error {
-	q, err := p.ask(ctx, client, 1)
-	if err != nil {
-		return err
-	}
-	defer q.putBack()
-	if len(q.set.limits) != 1 {
-		return nil
-	}
-	limit := q.set.limits[0]
-	stay, most := to(limit)
-	if most < 1 || stay >= limit.burst() {
-		return nil
-	}
-	counts := p.counts
-	counts.floor += stay
-	if q.set, err = counts.newLimits(p.name, []Limit{limit}, 0, p.limiter.engine.IsLocal()); err != nil {
-		return err
-	}
-	q.asks[0].Subject.Set = q.set.rules.Now()
-	q.asks[0].N, q.asks[0].UpTo = int64(most), true
-	return q.take(ctx)
-}
 
 // leases reports whether the policy has WithLease itself, which excludes others beside it. A limiter's default
 // just does not serve there.
