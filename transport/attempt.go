@@ -76,8 +76,14 @@ func (a *attempt) begin(ctx context.Context, r *http.Request) (err error) {
 		if err = ctx.Err(); err != nil {
 			return err
 		}
-		t.stops.leave(a.first)
+		a.leave()
 	}
+}
+
+// leave lets others go on, or the next one be the first: once, as the next stop of the key may have a first one too.
+func (a *attempt) leave() {
+	a.t.stops.leave(a.first)
+	a.first = nil
 }
 
 // take takes the tokens, and a slot.
@@ -185,7 +191,7 @@ func (a *attempt) answered(ctx context.Context, response *http.Response) {
 		_ = a.t.policy.Block(context.WithoutCancel(ctx), a.key, d) // without Redis this process has its own stop
 	} else {
 		a.t.stops.end(a.key, a.first)
-		a.t.stops.leave(a.first)
+		a.leave()
 		a.lower(ctx, response.Header)
 	}
 	if a.reserved == nil {

@@ -22,3 +22,21 @@ func TestComparedKeysAreBounded(t *testing.T) {
 	require.True(t, l.due(last, now.Add(compareGap)))
 	require.Len(t, l.at, maxKeys, "a known key takes no other's place")
 }
+
+// TestAnAttemptLeavesOnce: when it ends, another may be the first one after a stop that was made longer meanwhile.
+func TestAnAttemptLeavesOnce(t *testing.T) {
+	calls := &transport{}
+	calls.stops.add("key", time.Now())
+	one := attempt{t: calls, key: "key"}
+	var err error
+	one.first, err = calls.stops.wait(t.Context(), one.key)
+	require.NoError(t, err)
+	require.NotNil(t, one.first)
+	calls.stops.add("key", time.Now())
+	one.leave()
+	next, err := calls.stops.wait(t.Context(), one.key)
+	require.NoError(t, err)
+	require.NotNil(t, next)
+	one.leave()
+	require.NotNil(t, next.first, "it is still the first one")
+}

@@ -161,7 +161,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	a := attempt{t: t, seen: t.progress()}
 	defer t.spare.Put(a.seen)
 	ctx := r.Context()
-	defer func() { t.stops.leave(a.first) }() // also if a function of the policy panics
+	defer a.leave() // also if a function of the policy panics
 	if err := a.begin(ctx, r); err != nil {
 		if r.Body != nil {
 			_ = r.Body.Close() // as http.RoundTripper wants it; the error would hide the other
