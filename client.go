@@ -270,7 +270,7 @@ func init() {
 	}
 }
 
-// lower takes tokens of a client's only limit until so many stay, at most so many, and no slot.
+// lower takes at most a number of tokens of a client's only limit, down to a number that stays, and no slot.
 func (p *Policy) lower(ctx context.Context, client string, to func(limit any) (stay, most int)) error {
 	q, err := p.ask(ctx, client, 1)
 	if err != nil {

@@ -445,9 +445,12 @@ func ExampleWithFailureMode() {
 	}
 	defer limiter.Close()
 
-	router.GET("/", limiter.Handler("all", ginlimit.PerMinute(100)), ok) // without Redis 25 a minute, in each of 4 processes
-	router.GET("/health", limiter.Handler("health", ginlimit.PerMinute(60), ginlimit.WithFailureMode(ginlimit.FailOpen)), ok)
-	router.POST("/login", limiter.Handler("login", ginlimit.PerMinute(5), ginlimit.WithFailureMode(ginlimit.FailClosed)), ok)
+	// Without Redis 25 a minute, in each of 4 processes.
+	router.GET("/", limiter.Handler("all", ginlimit.PerMinute(100)), ok)
+	router.GET("/health", limiter.Handler("health", ginlimit.PerMinute(60),
+		ginlimit.WithFailureMode(ginlimit.FailOpen)), ok)
+	router.POST("/login", limiter.Handler("login", ginlimit.PerMinute(5),
+		ginlimit.WithFailureMode(ginlimit.FailClosed)), ok)
 
 	request(router, "GET", "/", "203.0.113.7")
 	request(router, "GET", "/health", "203.0.113.7")

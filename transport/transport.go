@@ -120,8 +120,8 @@ const (
 //
 // A request waits in its process in order of arrival for its tokens, and for a slot if the policy has
 // [ginlimit.InFlight], which it holds until the response's body is closed or read to its end. It waits as long
-// as its context lasts, at most a day; if that is too short, it gets a [*TooLateError], at once where the time
-// is known. A request that was not sent, as its connection could not be made, gives back what it took.
+// as its context lasts, and without a lease at most a day; if that is too short, it gets a [*TooLateError], at
+// once where the time is known. A request that was not sent, as its connection could not be made, gives back what it took.
 //
 // A 429, a 503 with Retry-After, and a 403 with Retry-After or with no request left, stop the key in all
 // processes until then, by [ginlimit.Policy.Block]: at once, or at the end of a lease that another process

@@ -228,8 +228,8 @@ func (c *Cache) Forget(key []byte, hash uint64, failed bool) {
 	c.drop(key, hash)
 }
 
-// Charge forgets the denials of a key that Redis has just allowed a charge, as that raised the level, and those of
-// all tenants of a key that they share: their waits are longer now.
+// Charge forgets the denials of a key after Redis has charged it, as their waits are longer now. If tenants
+// share the key, the denials of all its tenants are forgotten.
 func (c *Cache) Charge(s Subject) {
 	if c == nil {
 		return

@@ -56,7 +56,7 @@ func leased(c *dispatch.Call, ask *Ask) lease.Subject {
 	return s
 }
 
-// decideByLease decides on a call by tokens that were taken ahead, if there are enough for so many charges.
+// decideByLease decides on a call by leased tokens, if they suffice for at least that number of charges.
 func (e *Engine) decideByLease(c *dispatch.Call, ask *Ask, answer *Answer, least int64, again bool) bool {
 	n, left := e.leases.Take(leased(c, ask), c.Op.Charges*c.Op.N, least*c.Op.N, again, c.States)
 	if n == 0 {

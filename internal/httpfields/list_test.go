@@ -28,7 +28,7 @@ func limits() []httpfields.Limit {
 	}
 }
 
-// window is that of each of the limits.
+// window returns the window of a limit.
 func window(limit int) time.Duration {
 	return [...]time.Duration{time.Minute, time.Hour, time.Minute - 1, 0}[limit]
 }

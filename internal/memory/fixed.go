@@ -51,8 +51,7 @@ func takeFixed(s *shard, r *request, i int, charges, n int64) {
 
 func returnableFixed(s *shard, r *request, i int) int64 { return s.usedLocked(r, i) }
 
-// giveFixed gives tokens back, unless the mark is that of another window. Each calendar period has its
-// own key.
+// giveFixed gives tokens back, unless the mark names another window. A calendar period has its own key.
 func giveFixed(s *shard, r *request, i int, units int64) {
 	w := s.buckets[r.id(i)]
 	if r.Verb == bucket.Return && r.Claims[i].Mark != w.full && r.buckets[i].Ends == 0 {

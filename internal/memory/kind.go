@@ -29,6 +29,6 @@ type limit struct {
 	returnable func(s *shard, r *request, i int) int64        // units that may be given back
 	give       func(s *shard, r *request, i int, units int64) // which are returnable
 	block      func(s *shard, r *request, i int)
-	// untilFree returns how many milliseconds until so many tokens of a window no longer count.
+	// untilFree returns in how many milliseconds that number of a window's tokens no longer counts.
 	untilFree func(w *entry, b *bucket.Bucket, tokens, now int64) int64
 }

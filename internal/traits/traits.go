@@ -1,4 +1,8 @@
-// Package traits says what a policy was made with, to packages of this module that are built on its public API.
+// Package traits says what a policy was made with, to packages of this module that are built on its public
+// API. It owns nothing but that door, and must never know a policy's type, Gin or Redis.
+//
+// Of is the one package variable that is set: by the root's init, once, as these packages import the root
+// and it cannot import them. An exported method would be a public name for what only they need.
 package traits
 
 import (
@@ -16,11 +20,11 @@ type Traits struct {
 	Leases     bool                      // it takes tokens ahead
 	CheckBlock func(time.Duration) error // why a client without limits of its own cannot be blocked for so long
 
-	// Lower takes tokens of a client down to a number that stays, at most so many and no slot, in one step for all
-	// processes. It asks to for both numbers, with the client's ginlimit.Limit, unless the client has several.
+	// Lower takes tokens of a client, and no slot, in one step for all processes. The function to gets the
+	// client's ginlimit.Limit, and returns how many tokens must stay and how many are taken at most. A client
+	// with several limits is left alone.
 	Lower func(ctx context.Context, client string, to func(limit any) (stay, most int)) error
 }
 
-// Of returns the traits of a *ginlimit.Policy, or false for one that was not made by its constructor. The root sets it
-// before anybody can have a policy.
+// Of returns the traits of a *ginlimit.Policy, or false for one that was not made by its constructor.
 var Of func(policy any) (Traits, bool)

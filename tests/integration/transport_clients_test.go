@@ -33,7 +33,8 @@ func beneath(t *testing.T, rdb redis.UniversalClient, opts ...transport.Option) 
 	limiter, err := ginlimit.NewLimiter(rdb, testkit.Patient(), quietly)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, limiter.Close()) })
-	p, err := limiter.Policy("partner", ginlimit.PerHour(hourly).WithAlgorithm(ginlimit.FixedWindow), ginlimit.InFlight(atOnce))
+	p, err := limiter.Policy("partner",
+		ginlimit.PerHour(hourly).WithAlgorithm(ginlimit.FixedWindow), ginlimit.InFlight(atOnce))
 	require.NoError(t, err)
 	key := transport.WithKey(func(*http.Request) (string, error) { return "account", nil })
 	calls, err := transport.New(p, nil, append(opts, key)...)
@@ -78,7 +79,8 @@ func TestRetryableHTTP(t *testing.T) {
 	require.Nil(t, response)
 	require.Equal(t, []int{hourly, atOnce}, left())
 
-	client.Backoff = func(time.Duration, time.Duration, int, *http.Response) time.Duration { return 0 } // the transport waits
+	// The transport waits.
+	client.Backoff = func(time.Duration, time.Duration, int, *http.Response) time.Duration { return 0 }
 	began := time.Now()
 	response, err = client.Post(server.URL, "text/plain", []byte("body"))
 	require.NoError(t, err)
