@@ -215,7 +215,7 @@ func (d *decision) record(ctx context.Context, t *part, outcome Outcome, allowed
 	if outcome == OutcomeSkipped || outcome == OutcomeFailed {
 		r = Result{}
 	}
-	o := observation{p.limiter.observers, d.began, Event{Name: p.name, DryRun: p.dryRun}}
+	o := observation{p.limiter.observers, d.began, Event{Name: p.name, DryRun: p.dryRun}, t.client}
 	if t.answer != nil {
 		o.event.Waited = t.answer.Waited
 	}

@@ -27,7 +27,7 @@ const (
 )
 
 // LimiterOption configures a [Limiter]; nil is an error. If an option is given twice, the last one counts;
-// but [WithObserver] adds, and a second [WithAllowList], [WithDenyList] or [WithSkip] is an error.
+// but observers add up, and a second [WithAllowList], [WithDenyList] or [WithSkip] is an error.
 type LimiterOption interface{ limiterOption(*config) }
 
 // PolicyOption configures a [Policy]: a [Limit], [WithLimits], or an [Option].
@@ -78,7 +78,7 @@ type limiterConfig struct {
 	replicas  int // if 0, they are counted in Redis
 	secret    []byte
 	denials   int // in the deny cache
-	observers []func(context.Context, Event)
+	observers []observer
 }
 
 // policyConfig is what options of a policy fill.
@@ -252,6 +252,15 @@ func WithKeySecret(secret []byte) LimiterOption {
 func WithObserver(f func(context.Context, Event)) LimiterOption {
 	return limiterSetting{"WithObserver", func(c *config) {
 		c.require(f != nil, "WithObserver: the function is nil")
+		c.observers = append(slices.Clone(c.observers), func(ctx context.Context, e Event, _ string) { f(ctx, e) })
+	}}
+}
+
+// WithClientObserver is [WithObserver] for who may see the client's key, as the [KeyFunc] returned it; "" if
+// there is none. It may be personal data, also with [WithKeySecret]: no Event and no line of the log has it.
+func WithClientObserver(f func(ctx context.Context, e Event, client string)) LimiterOption {
+	return limiterSetting{"WithClientObserver", func(c *config) {
+		c.require(f != nil, "WithClientObserver: the function is nil")
 		c.observers = append(slices.Clone(c.observers), f)
 	}}
 }

@@ -233,12 +233,12 @@ func (p *Policy) warnNoClient(ctx context.Context, client string) {
 	}
 }
 
-// observe begins an Event of the policy, for each of the observers.
-func (p *Policy) observe() observation {
+// observe begins an Event of the policy about a client, for each of the observers.
+func (p *Policy) observe(client string) observation {
 	if p.limiter.observers == nil {
 		return observation{}
 	}
-	return observation{p.limiter.observers, time.Now(), Event{Name: p.name, DryRun: p.dryRun}}
+	return observation{p.limiter.observers, time.Now(), Event{Name: p.name, DryRun: p.dryRun}, client}
 }
 
 // useAddress logs a warning if clients can spoof the address by which the policy knows them.

@@ -181,10 +181,14 @@ func (o Outcome) String() string {
 
 // observation is an Event in the making. Without observers it does nothing.
 type observation struct {
-	observers []func(context.Context, Event)
+	observers []observer
 	start     time.Time
 	event     Event
+	client    string // "" if it is not known
 }
+
+// observer is a function of [WithClientObserver], or one that leaves the client out.
+type observer = func(ctx context.Context, e Event, client string)
 
 // The functions of the application whose errors are reasons why there is no decision.
 const (
@@ -241,8 +245,8 @@ func (o *observation) record(ctx context.Context, outcome Outcome, n int, allowe
 	o.event.Duration = time.Since(o.start)
 	o.event.Outcome, o.event.Cost, o.event.Allowed = outcome, n, allowed
 	o.event.Limit, o.event.Remaining, o.event.Source, o.event.Cause = r.Limit, r.Remaining, r.Source, r.Cause
-	for _, observer := range o.observers {
-		observer(ctx, o.event)
+	for _, observe := range o.observers {
+		observe(ctx, o.event, o.client)
 	}
 }
 

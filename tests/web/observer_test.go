@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/gin-gonic/gin"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -146,4 +147,49 @@ func TestObserversAddUp(t *testing.T) {
 
 	_, err = ginlimit.NewLocal(ginlimit.WithObserver(first.observe), ginlimit.WithObserver(nil))
 	require.ErrorContains(t, err, "WithObserver: the function is nil")
+}
+
+// TestClientObserverSeesTheClient: by its key as the key function returned it, also with a secret, or "" if
+// nobody has found one.
+func TestClientObserverSeesTheClient(t *testing.T) {
+	t.Parallel()
+	var seen []string
+	note := ginlimit.WithClientObserver(func(_ context.Context, e ginlimit.Event, client string) {
+		seen = append(seen, e.Name+" "+e.Outcome.String()+" "+client)
+	})
+	want := func(events ...string) {
+		t.Helper()
+		require.Equal(t, events, seen)
+		seen = nil
+	}
+	for name, l := range map[string]*testkit.Limiter{
+		"in process": testkit.NewLocal(t, note, testkit.ByUser()),
+		"with a secret": testkit.WithoutRedis(t, note, testkit.ByUser(),
+			ginlimit.WithKeySecret([]byte("sixteen bytes..."))),
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := testkit.NewPolicy(t, l, "p", ginlimit.PerDay(1),
+				ginlimit.WithSkip(func(c *gin.Context) bool { return c.GetHeader("Skip") != "" }))
+			slots := testkit.NewPolicy(t, l, "slots", ginlimit.InFlight(1))
+			app := testkit.Serve(p.Handler())
+			testkit.Get(app, "/", testkit.User("a|b"))
+			testkit.Get(app, "/", testkit.User("a|b"))
+			testkit.Get(app, "/", testkit.User("c"), testkit.With("Skip", "1"))
+			testkit.Get(app, "/")
+			want("p allowed a|b", "p denied a|b", "p skipped ", "p failed ")
+			_, err := p.Allow(t.Context(), "d")
+			require.NoError(t, err)
+			require.ErrorIs(t, p.WaitN(t.Context(), "e", 2), ginlimit.ErrInvalidArgument)
+			want("p allowed d", "p denied e")
+			r, err := ginlimit.ReserveAll(t.Context(), ginlimit.Charge{Policy: p, Client: "f", N: 1},
+				ginlimit.Charge{Policy: slots, Client: "g", N: 1})
+			require.NoError(t, err)
+			r.Release()
+			want("p allowed f", "slots allowed g")
+			ended, cancel := context.WithCancel(t.Context())
+			cancel()
+			require.Error(t, p.Wait(ended, "h"))
+			want("p failed h")
+		})
+	}
 }

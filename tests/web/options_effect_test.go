@@ -20,13 +20,14 @@ import (
 
 // limiterOptions are the options of a limiter alone, each with a valid value.
 var limiterOptions = map[string]ginlimit.LimiterOption{
-	"WithPrefix":    ginlimit.WithPrefix("p"),
-	"WithLogger":    ginlimit.WithLogger(slog.New(slog.DiscardHandler)),
-	"WithTimeout":   ginlimit.WithTimeout(time.Second),
-	"WithDenyCache": ginlimit.WithDenyCache(8),
-	"WithReplicas":  ginlimit.WithReplicas(2),
-	"WithKeySecret": ginlimit.WithKeySecret([]byte("sixteen bytes...")),
-	"WithObserver":  ginlimit.WithObserver(func(context.Context, ginlimit.Event) {}),
+	"WithPrefix":         ginlimit.WithPrefix("p"),
+	"WithLogger":         ginlimit.WithLogger(slog.New(slog.DiscardHandler)),
+	"WithTimeout":        ginlimit.WithTimeout(time.Second),
+	"WithDenyCache":      ginlimit.WithDenyCache(8),
+	"WithReplicas":       ginlimit.WithReplicas(2),
+	"WithKeySecret":      ginlimit.WithKeySecret([]byte("sixteen bytes...")),
+	"WithObserver":       ginlimit.WithObserver(func(context.Context, ginlimit.Event) {}),
+	"WithClientObserver": ginlimit.WithClientObserver(func(context.Context, ginlimit.Event, string) {}),
 }
 
 // onlyPolicyOptions are the options of a policy that are no defaults, each with a valid value.
@@ -102,7 +103,7 @@ func TestOptionsWithoutEffectAreErrors(t *testing.T) {
 	requireFaults(t, err)
 	_, err = local.Policy("test", ginlimit.PerHour(5), policyOptions["WithFailureMode"], policyOptions["WithLease"])
 	requireFaults(t, err) // the same routes run with and without Redis
-	require.Len(t, limiterOptions, 7, "an option is missing here")
+	require.Len(t, limiterOptions, 8, "an option is missing here")
 	require.Len(t, policyOptions, 17, "an option is missing here")
 	for name, option := range onlyPolicyOptions {
 		require.NotImplements(t, (*ginlimit.LimiterOption)(nil), option, name)

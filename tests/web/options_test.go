@@ -45,10 +45,11 @@ func TestBadConfigurationNamesEveryFault(t *testing.T) {
 	bad := []ginlimit.LimiterOption{nil, ginlimit.WithKey(nil), ginlimit.WithDeniedHandler(nil),
 		ginlimit.WithErrorHandler(nil), ginlimit.WithLogger(nil), ginlimit.WithPrefix("{a}"),
 		ginlimit.WithKeySecret([]byte("short")), ginlimit.WithReplicas(0), ginlimit.WithTimeout(0),
-		ginlimit.WithDenyCache(-1), ginlimit.WithObserver(nil)}
+		ginlimit.WithDenyCache(-1), ginlimit.WithObserver(nil),
+		ginlimit.WithClientObserver(nil)}
 	faults := []string{"option 1 is nil", "WithKey", "WithDeniedHandler", "WithErrorHandler",
 		"WithLogger", "WithPrefix", "WithKeySecret: 5 bytes", "WithReplicas(0)", "WithTimeout(0s)", "WithDenyCache(-1)",
-		"WithObserver: the function is nil"}
+		"WithObserver: the function is nil", "WithClientObserver: the function is nil"}
 
 	l, err := ginlimit.NewLimiter(nilClient, bad...)
 	require.Nil(t, l)
