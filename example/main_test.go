@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // TestExample runs the program on a free port and does what it says to try.
@@ -39,8 +40,7 @@ func TestExample(t *testing.T) {
 	require.NotNil(t, second, said.String())
 
 	get := func(path string) *http.Response {
-		response, err := http.Get("http://" + address + path)
-		require.NoError(t, err)
+		response := testkit.Must(http.Get("http://" + address + path))
 		discard(t, response)
 		return response
 	}
@@ -48,14 +48,12 @@ func TestExample(t *testing.T) {
 	require.Equal(t, http.StatusOK, response.StatusCode)
 	require.Equal(t, "100", response.Header.Get("X-RateLimit-Limit"))
 	require.Equal(t, "99", response.Header.Get("X-RateLimit-Remaining"))
-	shared, err := http.Get("http://127.0.0.1:" + second[1] + "/ping")
-	require.NoError(t, err)
+	shared := testkit.Must(http.Get("http://127.0.0.1:" + second[1] + "/ping"))
 	discard(t, shared)
 	require.Equal(t, "98", shared.Header.Get("X-RateLimit-Remaining"), "the second process shares the bucket")
 	require.Equal(t, "19", get("/search").Header.Get("X-RateLimit-Remaining"))
 	for attempt := range 6 {
-		response, err := http.Post("http://"+address+"/login", "text/plain", nil)
-		require.NoError(t, err)
+		response := testkit.Must(http.Post("http://"+address+"/login", "text/plain", nil))
 		discard(t, response)
 		want := http.StatusOK
 		if attempt == 5 {
@@ -67,15 +65,13 @@ func TestExample(t *testing.T) {
 	stop()
 	require.NoError(t, <-ended)
 	for _, stopped := range []string{address, "127.0.0.1:" + second[1]} {
-		_, err = http.Get("http://" + stopped + "/ping")
-		require.Error(t, err, "it has stopped")
+		require.Error(t, testkit.Err(http.Get("http://"+stopped+"/ping")), "it has stopped")
 	}
 }
 
 // discard reads the body to its end, so that the next request uses the same connection.
 func discard(t *testing.T, response *http.Response) {
-	_, err := io.Copy(io.Discard, response.Body)
-	require.NoError(t, err)
+	testkit.Must(io.Copy(io.Discard, response.Body))
 	require.NoError(t, response.Body.Close())
 }
 
@@ -89,8 +85,7 @@ func TestConnectionWithoutARequestEndsWithTheServer(t *testing.T) {
 		synctest.Wait() // until the server waits for a request
 		stop()
 		require.NoError(t, <-ended)
-		_, err := here.Read(make([]byte, 1))
-		require.ErrorIs(t, err, io.EOF)
+		require.ErrorIs(t, testkit.Err(here.Read(make([]byte, 1))), io.EOF)
 	})
 }
 
@@ -115,8 +110,7 @@ func TestBadArgumentsAreErrors(t *testing.T) {
 func TestRequestThatHasBegunIsAnswered(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
+	listener := testkit.Must(net.Listen("tcp", "127.0.0.1:0"))
 	begun, finish := make(chan struct{}), make(chan struct{})
 	ended := make(chan error, 1)
 	go func() {

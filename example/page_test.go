@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // application returns the routes of the first process, and the playground with both.
@@ -48,8 +49,7 @@ func playgroundOn(t *testing.T, own *ownRedis, connect func() *redis.Client) *pl
 		limiter, err := newLimiter(connect(), ginlimit.WithTimeout(time.Minute)) // of a slow machine
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = limiter.Close() })
-		p.processes[i], err = newProcess(limiter)
-		require.NoError(t, err)
+		p.processes[i] = testkit.Must(newProcess(limiter))
 	}
 	p.processes[1].port = "8081"
 	addPage(p.processes[0].handler, p)
@@ -229,8 +229,7 @@ func TestCodeMakesTheLimit(t *testing.T) {
 		for _, a := range algorithms {
 			line := code(limit, a.code)
 			require.Equal(t, "router.Use(limiter.Handler(\"all\", "+want+a.code+"))", line)
-			_, err := parser.ParseExpr(line)
-			require.NoError(t, err)
+			testkit.Must(parser.ParseExpr(line))
 		}
 	}
 	// The same as Go compiles it.

@@ -107,8 +107,7 @@ func TestHostileShares(t *testing.T) {
 	}
 	// with replaces fields of a query that is right.
 	with := func(query string, fields ...string) string {
-		values, err := url.ParseQuery(query)
-		require.NoError(t, err)
+		values := testkit.Must(url.ParseQuery(query))
 		for i := 0; i < len(fields); i += 2 {
 			values[fields[i]] = strings.Split(fields[i+1], " ")
 		}
@@ -170,14 +169,12 @@ func TestCallsTakeTurns(t *testing.T) {
 
 // TestPageKnowsTheSharedLimit compares what the page has of the application.
 func TestPageKnowsTheSharedLimit(t *testing.T) {
-	html, err := os.ReadFile("page.html")
-	require.NoError(t, err)
+	html := testkit.Must(os.ReadFile("page.html"))
 	require.Contains(t, string(html), "<code>"+sharedLimit.String()+"</code>")
 	for _, weight := range weights {
 		require.Contains(t, string(html), `<input type="radio" value="`+weight+`"`)
 	}
-	js, err := os.ReadFile("shares.js")
-	require.NoError(t, err)
+	js := testkit.Must(os.ReadFile("shares.js"))
 	require.Contains(t, string(js), fmt.Sprintf("const sharedRate = %d ", sharedLimit.Rate))
 	require.Contains(t, string(js), "['"+strings.Join(tenants[:], "', '")+"']")
 }

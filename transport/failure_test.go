@@ -60,22 +60,17 @@ func (c *tracked) RoundTrip(r *http.Request) (*http.Response, error) {
 func TestStackedTransports(t *testing.T) {
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		limiter := testkit.NewLimiter(t, b.Redis)
-		inner, err := transport.New(testkit.NewPolicy(t, limiter, "inner", ginlimit.PerHour(1)), newPartner(nil))
-		require.NoError(t, err)
+		inner := testkit.Must(transport.New(testkit.NewPolicy(t, limiter, "inner", ginlimit.PerHour(1)), newPartner(nil)))
 		policy := testkit.NewPolicy(t, limiter, "outer", ginlimit.PerHour(100))
-		outer, err := transport.New(policy, inner)
-		require.NoError(t, err)
+		outer := testkit.Must(transport.New(policy, inner))
 		client := &http.Client{Transport: outer}
-		_, err = get(t.Context(), client, url)
-		require.NoError(t, err)
+		testkit.Must(get(t.Context(), client, url))
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		_, err = get(ctx, client, url)
+		_, err := get(ctx, client, url)
 		var late *transport.TooLateError
 		require.ErrorAs(t, err, &late)
-		left, err := policy.Peek(t.Context(), "partner.example")
-		require.NoError(t, err)
-		require.Equal(t, 99, left.Remaining)
+		require.Equal(t, 99, testkit.Must(policy.Peek(t.Context(), "partner.example")).Remaining)
 	})
 }
 
@@ -83,11 +78,8 @@ func TestStackedTransports(t *testing.T) {
 func TestACanceledRequestWithAConnection(t *testing.T) {
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		client, policy := process(t, b.Redis, cancels{}, limits(ginlimit.PerHour(100)))
-		_, err := get(t.Context(), client, url)
-		require.ErrorIs(t, err, context.Canceled)
-		left, err := policy.Peek(t.Context(), "partner.example")
-		require.NoError(t, err)
-		require.Equal(t, 99, left.Remaining)
+		require.ErrorIs(t, testkit.Err(get(t.Context(), client, url)), context.Canceled)
+		require.Equal(t, 99, testkit.Must(policy.Peek(t.Context(), "partner.example")).Remaining)
 	})
 }
 

@@ -62,20 +62,18 @@ func TestAFirstRequestThatHangs(t *testing.T) {
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		p := stopsOnce(1, "50", 30*time.Second)
 		client, _ := process(t, b.Redis, p, limits(ginlimit.PerSecond(10)))
-		_, err := get(t.Context(), client, url)
-		require.NoError(t, err)
+		testkit.Must(get(t.Context(), client, url))
 		var all sync.WaitGroup
 		all.Go(func() { _, err := get(t.Context(), client, url); assert.NoError(t, err) })
 		synctest.Wait()
 		ctx, cancel := context.WithTimeout(t.Context(), 55*time.Second)
 		defer cancel()
-		_, err = get(ctx, client, url)
+		_, err := get(ctx, client, url)
 		var late *transport.TooLateError
 		require.ErrorAs(t, err, &late)
 		require.Zero(t, late.RetryAfter, "the stop is over")
 		for range 2 {
-			_, err = get(t.Context(), client, url)
-			require.NoError(t, err)
+			testkit.Must(get(t.Context(), client, url))
 		}
 		require.Equal(t, 60*time.Second, p.calls()[2].Round(time.Second))
 		require.Equal(t, 60*time.Second, p.calls()[3].Round(time.Second), "nobody goes first any more")

@@ -38,8 +38,7 @@ func over(t *testing.T, server *httptest.Server) (*http.Client, *ginlimit.Policy
 // used requires how many tokens and slots are used.
 func used(t *testing.T, p *ginlimit.Policy, tokens, slots int) {
 	t.Helper()
-	rows, err := p.Status(t.Context(), "key")
-	require.NoError(t, err)
+	rows := testkit.Must(p.Status(t.Context(), "key"))
 	require.Equal(t, []int{100 - tokens, 3 - slots}, []int{rows[0].Remaining, rows[1].Remaining})
 }
 
@@ -77,13 +76,11 @@ func TestHTTP(t *testing.T) {
 			response, err := client.Post(server.URL+"/moved", "text/plain", strings.NewReader("body")) // by GetBody
 			require.NoError(t, err)
 			require.Equal(t, version, response.ProtoMajor)
-			text, err := io.ReadAll(response.Body)
-			require.NoError(t, err)
+			text := testkit.Must(io.ReadAll(response.Body))
 			require.Equal(t, "body", string(text))
 			used(t, p, 2, 0)
 
-			response, err = client.Get(server.URL + "/stream")
-			require.NoError(t, err)
+			response = testkit.Must(client.Get(server.URL + "/stream"))
 			lines := bufio.NewScanner(response.Body)
 			for i := range 3 {
 				require.True(t, lines.Scan())
@@ -94,31 +91,24 @@ func TestHTTP(t *testing.T) {
 			require.False(t, lines.Scan())
 			used(t, p, 3, 0)
 
-			response, err = client.Get(server.URL + "/trailer")
-			require.NoError(t, err)
-			_, err = io.ReadAll(response.Body)
-			require.NoError(t, err)
+			response = testkit.Must(client.Get(server.URL + "/trailer"))
+			testkit.Must(io.ReadAll(response.Body))
 			require.Equal(t, "4", response.Trailer.Get("Sum"))
 			require.NoError(t, response.Body.Close())
 
 			r, err := http.NewRequestWithContext(t.Context(), http.MethodPut, server.URL+"/echo", strings.NewReader("body"))
 			require.NoError(t, err)
 			r.Header.Set("Expect", "100-continue")
-			response, err = client.Do(r)
-			require.NoError(t, err)
-			text, err = io.ReadAll(response.Body)
-			require.NoError(t, err)
+			response = testkit.Must(client.Do(r))
+			text = testkit.Must(io.ReadAll(response.Body))
 			require.Equal(t, "body", string(text))
 			used(t, p, 5, 0)
 
 			ctx, cancel := context.WithCancel(t.Context()) // in the middle of a body
-			r, err = http.NewRequestWithContext(ctx, http.MethodGet, server.URL+"/stream", http.NoBody)
-			require.NoError(t, err)
-			response, err = client.Do(r)
-			require.NoError(t, err)
+			r = testkit.Must(http.NewRequestWithContext(ctx, http.MethodGet, server.URL+"/stream", http.NoBody))
+			response = testkit.Must(client.Do(r))
 			cancel()
-			_, err = io.ReadAll(response.Body)
-			require.ErrorIs(t, err, context.Canceled)
+			require.ErrorIs(t, testkit.Err(io.ReadAll(response.Body)), context.Canceled)
 			used(t, p, 6, 0)
 			close(next)
 		})
@@ -141,21 +131,16 @@ func TestUpgrade(t *testing.T) {
 		_ = rw.Flush()
 	}))
 	client, p := over(t, server)
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL, http.NoBody)
-	require.NoError(t, err)
+	r := testkit.Must(http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL, http.NoBody))
 	r.Header.Set("Connection", "upgrade")
 	r.Header.Set("Upgrade", "echo")
-	response, err := client.Transport.RoundTrip(r)
-	require.NoError(t, err)
+	response := testkit.Must(client.Transport.RoundTrip(r))
 	require.Equal(t, http.StatusSwitchingProtocols, response.StatusCode)
 	used(t, p, 1, 1)
 	stream, ok := response.Body.(io.ReadWriteCloser)
 	require.True(t, ok)
-	_, err = io.WriteString(stream, "hello\n")
-	require.NoError(t, err)
-	line, err := bufio.NewReader(stream).ReadString('\n')
-	require.NoError(t, err)
-	require.Equal(t, "hello\n", line)
+	testkit.Must(io.WriteString(stream, "hello\n"))
+	require.Equal(t, "hello\n", testkit.Must(bufio.NewReader(stream).ReadString('\n')))
 	half, ok := response.Body.(interface{ CloseWrite() error })
 	require.True(t, ok)
 	require.NoError(t, half.CloseWrite())
@@ -173,11 +158,9 @@ func TestNobodyReadsABody(t *testing.T) {
 	server.Client().Transport.(*http.Transport).ExpectContinueTimeout = time.Minute
 	client, p := over(t, server)
 	sent := &closed{Reader: strings.NewReader("body")}
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodPut, server.URL, sent)
-	require.NoError(t, err)
+	r := testkit.Must(http.NewRequestWithContext(t.Context(), http.MethodPut, server.URL, sent))
 	r.Header.Set("Expect", "100-continue")
-	response, err := client.Do(r)
-	require.NoError(t, err)
+	response := testkit.Must(client.Do(r))
 	require.NoError(t, response.Body.Close())
 	require.Equal(t, http.StatusTooManyRequests, response.StatusCode)
 	require.Equal(t, 4, sent.Len(), "left to read")
@@ -187,8 +170,7 @@ func TestNobodyReadsABody(t *testing.T) {
 // TestAServerThatLimits by the same library, and a client that keeps its limits, never meet a 429.
 func TestAServerThatLimits(t *testing.T) {
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-		limiter, err := ginlimit.NewLocal()
-		require.NoError(t, err)
+		limiter := testkit.Must(ginlimit.NewLocal())
 		defer limiter.Close()
 		router := testkit.Serve(limiter.Handler("api", ginlimit.PerSecond(100), ginlimit.WithHeaders(ginlimit.RateLimitDraft|ginlimit.XRateLimit),
 			ginlimit.WithKey(ginlimit.ByHeader("X-Account"))))
@@ -199,9 +181,7 @@ func TestAServerThatLimits(t *testing.T) {
 		client, _ := process(t, b.Redis, p, limits(ginlimit.PerSecond(100)))
 		start := time.Now()
 		for range 1000 {
-			status, err := get(t.Context(), client, "http://partner.example/")
-			require.NoError(t, err)
-			require.Equal(t, 200, status)
+			require.Equal(t, 200, testkit.Must(get(t.Context(), client, "http://partner.example/")))
 		}
 		require.Equal(t, 9*time.Second, time.Since(start).Round(time.Second), "all of it is used")
 	})

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 	"github.com/ginlimit/ginlimit/transport"
 )
 
@@ -58,13 +59,10 @@ func (p *partner) calls() []time.Duration {
 func process(t *testing.T, rdb redis.UniversalClient, base http.RoundTripper, policy []ginlimit.PolicyOption,
 	opts ...transport.Option) (*http.Client, *ginlimit.Policy) {
 	t.Helper()
-	limiter, err := ginlimit.NewLimiter(rdb)
-	require.NoError(t, err)
+	limiter := testkit.Must(ginlimit.NewLimiter(rdb))
 	t.Cleanup(func() { require.NoError(t, limiter.Close()) })
-	p, err := limiter.Policy("partner", policy...)
-	require.NoError(t, err)
-	calls, err := transport.New(p, base, opts...)
-	require.NoError(t, err)
+	p := testkit.Must(limiter.Policy("partner", policy...))
+	calls := testkit.Must(transport.New(p, base, opts...))
 	return &http.Client{Transport: calls}, p
 }
 

@@ -97,10 +97,8 @@ func TestBadInput(t *testing.T) {
 		"a cost above all": {transport.WithCost(func(*http.Request) int { return 101 }), ginlimit.ErrInvalidArgument},
 	} {
 		p := newPartner(nil)
-		calls, err := transport.New(plain, p, row.opt)
-		require.NoError(t, err)
-		_, err = get(t.Context(), &http.Client{Transport: calls}, url)
-		require.ErrorIs(t, err, row.want, name)
+		calls := testkit.Must(transport.New(plain, p, row.opt))
+		require.ErrorIs(t, testkit.Err(get(t.Context(), &http.Client{Transport: calls}, url)), row.want, name)
 		require.Empty(t, p.calls(), name)
 	}
 }
@@ -148,8 +146,7 @@ func TestDefaultsOfALimiter(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, []int{beforeAsked, beforeEvents}, []int{asked, events}, "New asks nobody")
 			for range 10 {
-				_, err := get(t.Context(), &http.Client{Transport: calls}, url)
-				require.NoError(t, err)
+				testkit.Must(get(t.Context(), &http.Client{Transport: calls}, url))
 			}
 			require.Equal(t, row.leased, limiter.Stats().Leased > before, name)
 		}

@@ -83,13 +83,11 @@ func TestAStopEndsLeases(t *testing.T) {
 		first, _ := process(t, b.Connect(t), p, policy)
 		second, _ := process(t, b.Connect(t), p, policy)
 		for range 1000 { // until it has a lease
-			_, err := get(t.Context(), second, url)
-			require.NoError(t, err)
+			testkit.Must(get(t.Context(), second, url))
 		}
 		denies.Store(true)
-		_, err := get(t.Context(), first, url)
-		require.NoError(t, err)
-		_, err = get(t.Context(), second, url)
+		testkit.Must(get(t.Context(), first, url))
+		_, err := get(t.Context(), second, url)
 		require.NoError(t, err, "by its lease")
 		time.Sleep(lease)
 		for _, client := range []*http.Client{first, second} {
@@ -147,10 +145,8 @@ func TestStops(t *testing.T) {
 					w.WriteHeader(row.status)
 				})
 				client, policy := process(t, b.Redis, p, limits(ginlimit.PerHour(100)))
-				_, err := get(t.Context(), client, url)
-				require.NoError(t, err)
-				left, err := policy.Peek(t.Context(), "partner.example")
-				require.NoError(t, err)
+				testkit.Must(get(t.Context(), client, url))
+				left := testkit.Must(policy.Peek(t.Context(), "partner.example"))
 				require.Equal(t, row.want, left.RetryAfter, "%+v", left)
 			})
 		})
@@ -183,8 +179,7 @@ func TestOneGoesFirstInSeveralProcesses(t *testing.T) {
 				for i := range clients {
 					clients[i], _ = process(t, b.Connect(t), p, limits(row.limit))
 				}
-				_, err := get(t.Context(), clients[0], url)
-				require.NoError(t, err)
+				testkit.Must(get(t.Context(), clients[0], url))
 				var all sync.WaitGroup
 				for range 20 {
 					for _, client := range clients {
@@ -224,13 +219,11 @@ func TestAPanicOfThePolicy(t *testing.T) {
 				}
 				return limitsOf(ginlimit.PerSecond(1000)), nil
 			})})
-		_, err := get(t.Context(), client, url)
-		require.NoError(t, err)
+		testkit.Must(get(t.Context(), client, url))
 		panics = true
 		require.Panics(t, func() { _, _ = get(t.Context(), client, url) })
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
-		_, err = get(ctx, client, url)
-		require.NoError(t, err)
+		testkit.Must(get(ctx, client, url))
 	})
 }

@@ -69,15 +69,13 @@ func TestTooLate(t *testing.T) {
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		p := newPartner(nil)
 		client, policy := process(t, b.Redis, p, limits(ginlimit.PerSecond(5).WithBurst(1)))
-		_, err := get(t.Context(), client, url)
-		require.NoError(t, err)
+		testkit.Must(get(t.Context(), client, url))
 		ctx, cancel := context.WithTimeout(t.Context(), 150*time.Millisecond)
 		defer cancel()
 		sent := &closed{Reader: strings.NewReader("body")}
-		r, err := http.NewRequestWithContext(ctx, http.MethodPost, url, sent)
-		require.NoError(t, err)
+		r := testkit.Must(http.NewRequestWithContext(ctx, http.MethodPost, url, sent))
 		start := time.Now()
-		_, err = client.Transport.RoundTrip(r)
+		_, err := client.Transport.RoundTrip(r)
 		var late *transport.TooLateError
 		require.ErrorAs(t, err, &late)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
@@ -87,9 +85,7 @@ func TestTooLate(t *testing.T) {
 		require.True(t, sent.is)
 		require.Len(t, p.calls(), 1)
 		time.Sleep(200 * time.Millisecond)
-		left, err := policy.Peek(t.Context(), "partner.example")
-		require.NoError(t, err)
-		require.Equal(t, 1, left.Remaining)
+		require.Equal(t, 1, testkit.Must(policy.Peek(t.Context(), "partner.example")).Remaining)
 	})
 }
 
@@ -143,11 +139,8 @@ func TestWhatIsLeftIsLowered(t *testing.T) {
 				}
 				client, policy := process(t, b.Redis, p, row.policy, row.opts...)
 				for _, host := range []string{"partner.example", "other.example"} { // each at once
-					_, err := get(t.Context(), client, "http://"+host)
-					require.NoError(t, err)
-					left, err := policy.Peek(t.Context(), host)
-					require.NoError(t, err)
-					require.Equal(t, row.want, left.Remaining)
+					testkit.Must(get(t.Context(), client, "http://"+host))
+					require.Equal(t, row.want, testkit.Must(policy.Peek(t.Context(), host)).Remaining)
 				}
 			})
 		})
@@ -174,23 +167,20 @@ func TestSlots(t *testing.T) {
 					_, _ = io.WriteString(w, "body")
 				})
 				client, _ := process(t, b.Redis, p, limits(ginlimit.PerSecond(1000), ginlimit.InFlight(1)))
-				response, err := client.Get(url)
-				require.NoError(t, err)
+				response := testkit.Must(client.Get(url))
 				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 				defer cancel()
 				start := time.Now()
-				_, err = get(ctx, client, url)
+				_, err := get(ctx, client, url)
 				var late *transport.TooLateError
 				require.ErrorAs(t, err, &late)
 				require.Zero(t, late.RetryAfter, "nobody knows when a slot becomes free")
 				require.ErrorContains(t, err, "the limit did not allow the request before its context ended")
 				require.Equal(t, time.Second, time.Since(start))
 				finish(t, response)
-				_, err = get(t.Context(), client, url)
-				require.NoError(t, err)
+				testkit.Must(get(t.Context(), client, url))
 				require.PanicsWithError(t, failed.Error(), func() { _, _ = get(t.Context(), client, "http://partner.example/fails") })
-				_, err = get(t.Context(), client, url)
-				require.NoError(t, err)
+				testkit.Must(get(t.Context(), client, url))
 				require.Len(t, p.calls(), 4)
 			})
 		})
@@ -225,25 +215,19 @@ func TestWhatWasNotSentIsGivenBack(t *testing.T) {
 				client, policy := process(t, b.Redis, base, append(limits(ginlimit.PerHour(100)), row.more))
 				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 				defer cancel()
-				_, err := get(ctx, client, url)
-				require.Error(t, err)
-				left, err := policy.Peek(t.Context(), "partner.example")
-				require.NoError(t, err)
-				require.Equal(t, row.want, left.Remaining)
+				require.Error(t, testkit.Err(get(ctx, client, url)))
+				require.Equal(t, row.want, testkit.Must(policy.Peek(t.Context(), "partner.example")).Remaining)
 			})
 		})
 	}
 	t.Run("canceled while it waits", func(t *testing.T) {
 		testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 			client, policy := process(t, b.Redis, newPartner(nil), limits(ginlimit.PerHour(1)))
-			_, err := get(t.Context(), client, url)
-			require.NoError(t, err)
+			testkit.Must(get(t.Context(), client, url))
 			ctx, cancel := context.WithCancel(t.Context())
 			time.AfterFunc(time.Second, cancel)
-			_, err = get(ctx, client, url)
-			require.ErrorIs(t, err, context.Canceled)
-			left, err := policy.Peek(t.Context(), "partner.example")
-			require.NoError(t, err)
+			require.ErrorIs(t, testkit.Err(get(ctx, client, url)), context.Canceled)
+			left := testkit.Must(policy.Peek(t.Context(), "partner.example"))
 			require.Equal(t, time.Hour-time.Second, left.RetryAfter.Round(time.Second))
 		})
 	})
@@ -254,10 +238,9 @@ func TestNoRequestWaitsLongerThanADay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		limiter := testkit.NewLocal(t)
 		send := func(name string, limit ginlimit.Limit, more ...ginlimit.PolicyOption) (late *transport.TooLateError, waited time.Duration) {
-			calls, err := transport.New(testkit.NewPolicy(t, limiter, name, append(more, limit)...), newPartner(nil))
-			require.NoError(t, err)
+			calls := testkit.Must(transport.New(testkit.NewPolicy(t, limiter, name, append(more, limit)...), newPartner(nil)))
 			client := &http.Client{Transport: calls}
-			_, err = client.Get(url) // its body stays open
+			_, err := client.Get(url) // its body stays open
 			require.NoError(t, err)
 			start := time.Now()
 			_, err = get(t.Context(), client, url)
@@ -283,20 +266,17 @@ func TestSettle(t *testing.T) {
 			transport.WithCost(func(*http.Request) int { return 50 }),
 			transport.WithSettle(func(*http.Response) int { return used }))
 		left := func() int {
-			r, err := policy.Peek(t.Context(), "partner.example")
-			require.NoError(t, err)
+			r := testkit.Must(policy.Peek(t.Context(), "partner.example"))
 			return r.Remaining
 		}
-		response, err := client.Get(url)
-		require.NoError(t, err)
+		response := testkit.Must(client.Get(url))
 		require.Equal(t, 50, left())
 		require.NoError(t, response.Body.Close())
 		require.Equal(t, 70, left())
 		require.NoError(t, response.Body.Close())
 		require.Equal(t, 70, left())
 		used = -1
-		_, err = get(t.Context(), client, url)
-		require.NoError(t, err)
+		testkit.Must(get(t.Context(), client, url))
 		require.Equal(t, 20, left(), "the estimate stands")
 	})
 }
@@ -305,8 +285,7 @@ func TestSettle(t *testing.T) {
 func TestNothingOfARequestReachesRedis(t *testing.T) {
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		client, _ := process(t, b.Redis, newPartner(nil), limits(ginlimit.PerHour(100)))
-		_, err := get(t.Context(), client, "http://user:password@partner.example/a?secret=b")
-		require.NoError(t, err)
+		testkit.Must(get(t.Context(), client, "http://user:password@partner.example/a?secret=b"))
 		for _, key := range b.Mini.Keys() {
 			require.NotRegexp(t, "user|password|secret|/a", key)
 		}
@@ -320,10 +299,9 @@ func TestHooksOfCallers(t *testing.T) {
 		client, _ := process(t, b.Redis, newPartner(nil), limits(ginlimit.PerHour(100)))
 		calls := make([]int, 4)
 		for i := range calls {
-			_, err := get(httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{
+			testkit.Must(get(httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{
 				GetConn: func(string) { calls[i]++ },
-			}), client, url)
-			require.NoError(t, err)
+			}), client, url))
 		}
 		require.Equal(t, []int{1, 1, 1, 1}, calls)
 	})

@@ -28,6 +28,7 @@ import (
 
 	"github.com/ginlimit/ginlimit"
 	ginlimitotel "github.com/ginlimit/ginlimit/contrib/otel"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // newTracer returns the SDK's tracer, and what exports its spans as they end.
@@ -42,8 +43,7 @@ func newTracer(t *testing.T) (*sdktrace.TracerProvider, *tracetest.InMemoryExpor
 func newObserver(t *testing.T) (*ginlimitotel.Observer, sdkmetric.Reader) {
 	reader := sdkmetric.NewManualReader()
 	provider := sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader))
-	observer, err := ginlimitotel.New(ginlimitotel.WithMeterProvider(provider))
-	require.NoError(t, err)
+	observer := testkit.Must(ginlimitotel.New(ginlimitotel.WithMeterProvider(provider)))
 	return observer, reader
 }
 
@@ -65,10 +65,9 @@ func newEngine(t *testing.T) *gin.Engine {
 }
 
 func newLimiter(t *testing.T, rdb redis.UniversalClient, opts ...ginlimit.LimiterOption) *ginlimit.Limiter {
-	limiter, err := ginlimit.NewLimiter(rdb, append([]ginlimit.LimiterOption{
+	limiter := testkit.Must(ginlimit.NewLimiter(rdb, append([]ginlimit.LimiterOption{
 		ginlimit.WithLogger(slog.New(slog.DiscardHandler)), ginlimit.WithTimeout(10 * time.Second),
-		ginlimit.WithReplicas(1)}, opts...)...)
-	require.NoError(t, err)
+		ginlimit.WithReplicas(1)}, opts...)...))
 	t.Cleanup(func() { require.NoError(t, limiter.Close()) })
 	return limiter
 }
@@ -272,13 +271,11 @@ func TestPlansAndWaits(t *testing.T) {
 	source := func(context.Context, string) ([]ginlimit.Limit, error) {
 		return []ginlimit.Limit{ginlimit.PerHour(1)}, nil
 	}
-	plans, err := newLimiter(t, rdb).NewPlans("plans", time.Minute, source)
-	require.NoError(t, err)
+	plans := testkit.Must(newLimiter(t, rdb).NewPlans("plans", time.Minute, source))
 	observer.WatchPlans(plans, nil)
 	observer.WatchPlans(plans)
 	for range 3 {
-		_, err := plans.Limits(t.Context(), "k")
-		require.NoError(t, err)
+		testkit.Must(plans.Limits(t.Context(), "k"))
 	}
 	observer.Observe(t.Context(),
 		ginlimit.Event{Name: "p", Duration: 9 * time.Second, Waited: 7 * time.Second, Limit: ginlimit.PerHour(1)})
@@ -289,18 +286,15 @@ func TestPlansAndWaits(t *testing.T) {
 }
 
 func TestReadmeNamesEveryMetric(t *testing.T) {
-	text, err := os.ReadFile("README.md")
-	require.NoError(t, err)
+	text := testkit.Must(os.ReadFile("README.md"))
 	observer, reader := newObserver(t)
 	observer.Observe(t.Context(), ginlimit.Event{Waited: time.Second})
 	rdb, mini := connect(t)
 	limiter := newLimiter(t, rdb)
-	plans, err := limiter.NewPlans("plans", time.Minute,
-		func(context.Context, string) ([]ginlimit.Limit, error) { return nil, nil })
-	require.NoError(t, err)
+	plans := testkit.Must(limiter.NewPlans("plans", time.Minute,
+		func(context.Context, string) ([]ginlimit.Limit, error) { return nil, nil }))
 	observer.WatchPlans(plans)
-	policy, err := limiter.Policy("test", ginlimit.PerHour(9))
-	require.NoError(t, err)
+	policy := testkit.Must(limiter.Policy("test", ginlimit.PerHour(9)))
 	observer.Watch(limiter)
 	mini.Close()
 	require.Eventually(t, func() bool {
@@ -319,8 +313,7 @@ func TestReadmeNamesEveryMetric(t *testing.T) {
 // TestReadmeNamesEveryWord: of the attributes whose values are a closed set.
 func TestReadmeNamesEveryWord(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("README.md")
-	require.NoError(t, err)
+	text := testkit.Must(os.ReadFile("README.md"))
 	for key, words := range map[attribute.Key][]string{
 		ginlimitotel.OutcomeKey: named(ginlimit.OutcomeAllowed), ginlimitotel.SourceKey: named(ginlimit.FromRedis),
 		ginlimitotel.CauseKey: named(ginlimit.CauseRate),

@@ -29,8 +29,7 @@ type dashboard struct {
 }
 
 func readDashboard(t *testing.T) (board dashboard, text string) {
-	data, err := os.ReadFile("dashboard.json")
-	require.NoError(t, err)
+	data := testkit.Must(os.ReadFile("dashboard.json"))
 	require.NoError(t, json.Unmarshal(data, &board))
 	require.Greater(t, len(board.Panels), 8)
 	return board, string(data)
@@ -80,8 +79,7 @@ func TestExpressionsParse(t *testing.T) {
 	var rules strings.Builder
 	rules.WriteString("groups:\n- name: dashboard\n  rules:\n")
 	for i, expr := range expressions(t, "5m") {
-		text, err := json.Marshal(expr)
-		require.NoError(t, err)
+		text := testkit.Must(json.Marshal(expr))
 		fmt.Fprintf(&rules, "  - record: panel:%d\n    expr: %s\n", i, text)
 	}
 	file := filepath.Join(t.TempDir(), "dashboard.yml")
@@ -107,8 +105,7 @@ func TestAlertsLeadToTheirRunbooks(t *testing.T) {
 	t.Parallel()
 	files := map[string]string{}
 	for _, file := range []string{"alerts.yml", "alerts_test.yml", "README.md", "../../docs/operations.md"} {
-		text, err := os.ReadFile(file)
-		require.NoError(t, err)
+		text := testkit.Must(os.ReadFile(file))
 		files[file] = string(text)
 	}
 	alerts := strings.Split(files["alerts.yml"], "- alert: ")[1:]

@@ -25,6 +25,7 @@ import (
 
 	"github.com/ginlimit/ginlimit"
 	ginlimitprom "github.com/ginlimit/ginlimit/contrib/prometheus"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // application is a Gin engine whose metrics are served at /metrics.
@@ -35,10 +36,9 @@ func application(t *testing.T) (*gin.Engine, *miniredis.Miniredis) {
 	t.Cleanup(func() { _ = rdb.Close() })
 
 	metrics := ginlimitprom.New()
-	limiter, err := ginlimit.NewLimiter(rdb, ginlimit.WithObserver(metrics.Observe),
+	limiter := testkit.Must(ginlimit.NewLimiter(rdb, ginlimit.WithObserver(metrics.Observe),
 		ginlimit.WithLogger(slog.New(slog.DiscardHandler)), ginlimit.WithTimeout(5*time.Second),
-		ginlimit.WithReplicas(1))
-	require.NoError(t, err)
+		ginlimit.WithReplicas(1)))
 	t.Cleanup(func() { require.NoError(t, limiter.Close()) })
 	metrics.Watch(limiter)
 	registry := prometheus.NewPedanticRegistry()
@@ -57,8 +57,7 @@ func application(t *testing.T) (*gin.Engine, *miniredis.Miniredis) {
 // TestExampleLimitsNoScrape: the example's limit is for its pages.
 func TestExampleLimitsNoScrape(t *testing.T) {
 	gin.SetMode(gin.TestMode)
-	limiter, err := ginlimit.NewLocal()
-	require.NoError(t, err)
+	limiter := testkit.Must(ginlimit.NewLocal())
 	defer limiter.Close()
 	router := newRouter(limiter)
 	for range 200 {
@@ -78,8 +77,7 @@ func get(r http.Handler, path string) *httptest.ResponseRecorder {
 func scraped(t *testing.T, r http.Handler) map[string]string {
 	rec := get(r, "/metrics")
 	require.Equal(t, http.StatusOK, rec.Code)
-	body, err := io.ReadAll(rec.Body)
-	require.NoError(t, err)
+	body := testkit.Must(io.ReadAll(rec.Body))
 	values := map[string]string{}
 	for line := range strings.Lines(string(body)) {
 		if metric, value, ok := strings.Cut(strings.TrimSpace(line), " "); ok && !strings.HasPrefix(line, "#") {
@@ -92,9 +90,7 @@ func scraped(t *testing.T, r http.Handler) map[string]string {
 func TestMetricsFollowTheConventions(t *testing.T) {
 	metrics := ginlimitprom.New()
 	metrics.Observe(t.Context(), ginlimit.Event{Name: "search"})
-	problems, err := testutil.CollectAndLint(metrics)
-	require.NoError(t, err)
-	require.Empty(t, problems)
+	require.Empty(t, testkit.Must(testutil.CollectAndLint(metrics)))
 }
 
 func TestScrapeShowsKnownTraffic(t *testing.T) {
@@ -180,9 +176,8 @@ func TestPlansAreSummed(t *testing.T) {
 	metrics := ginlimitprom.New()
 	metrics.WatchPlans(nil)
 	require.Zero(t, testutil.CollectAndCount(metrics, "ginlimit_plan_lookups_total"), "of an application without plans")
-	limiter, err := ginlimit.NewLimiter(rdb, ginlimit.WithReplicas(1), ginlimit.WithTimeout(5*time.Second),
-		ginlimit.WithLogger(slog.New(slog.DiscardHandler)))
-	require.NoError(t, err)
+	limiter := testkit.Must(ginlimit.NewLimiter(rdb, ginlimit.WithReplicas(1), ginlimit.WithTimeout(5*time.Second),
+		ginlimit.WithLogger(slog.New(slog.DiscardHandler))))
 	t.Cleanup(func() { _ = limiter.Close() })
 	for _, name := range []string{"a", "b"} {
 		plans, err := limiter.NewPlans(name, time.Hour, func(_ context.Context, client string) ([]ginlimit.Limit, error) {
@@ -223,8 +218,7 @@ func TestNamesInDashboardAndAlertsExist(t *testing.T) {
 	}
 	require.Len(t, known, 19)
 	used := func(file string) (names []string) {
-		text, err := os.ReadFile(file)
-		require.NoError(t, err)
+		text := testkit.Must(os.ReadFile(file))
 		for _, n := range name.FindAllString(string(text), -1) {
 			n = strings.TrimSuffix(n, "_bucket")
 			assert.Contains(t, known, n, file)
@@ -239,8 +233,7 @@ func TestNamesInDashboardAndAlertsExist(t *testing.T) {
 	assert.NotEmpty(t, used("alerts.yml"))
 	selected := regexp.MustCompile(`(outcome|source|cause|dry_run)!?=~?\\?"([a-z_|]+)`)
 	for _, file := range []string{"dashboard.json", "alerts.yml", "alerts_test.yml"} {
-		text, err := os.ReadFile(file)
-		require.NoError(t, err)
+		text := testkit.Must(os.ReadFile(file))
 		matches := selected.FindAllStringSubmatch(string(text), -1)
 		assert.NotEmpty(t, matches, file)
 		for _, match := range matches {
@@ -311,12 +304,9 @@ func TestDecisionsAreCountedByWhatAnEventSays(t *testing.T) {
 }
 
 func TestNamesThatAreNoTextAndLimitersWatchedTwice(t *testing.T) {
-	limiter, err := ginlimit.NewLocal()
-	require.NoError(t, err)
-	policy, err := limiter.Policy("test", ginlimit.PerHour(1))
-	require.NoError(t, err)
-	_, err = policy.Allow(t.Context(), "k")
-	require.NoError(t, err)
+	limiter := testkit.Must(ginlimit.NewLocal())
+	policy := testkit.Must(limiter.Policy("test", ginlimit.PerHour(1)))
+	testkit.Must(policy.Allow(t.Context(), "k"))
 	metrics := ginlimitprom.New()
 	metrics.Watch(limiter, nil)
 	metrics.Watch(limiter)
@@ -330,8 +320,7 @@ ginlimit_local_buckets 1
 
 func TestReadmeNamesEveryMetricAndLabel(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("README.md")
-	require.NoError(t, err)
+	text := testkit.Must(os.ReadFile("README.md"))
 	descs := make(chan *prometheus.Desc, 100)
 	ginlimitprom.New().Describe(descs)
 	close(descs)

@@ -13,6 +13,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // TestGateway runs the program on a free port, and uses what a key may use.
@@ -21,24 +23,19 @@ func TestGateway(t *testing.T) {
 	out, in := io.Pipe()
 	ended := make(chan error, 1)
 	go func() { ended <- run(ctx, "127.0.0.1:0", "", in) }()
-	line, err := bufio.NewReader(out).ReadString('\n')
-	require.NoError(t, err)
+	line := testkit.Must(bufio.NewReader(out).ReadString('\n'))
 	address := regexp.MustCompile(`127\.0\.0\.1:\d+`).FindString(line)
 
 	ask := func(key, body string) (*http.Response, string) {
-		req, err := http.NewRequest(http.MethodPost, "http://"+address+"/v1/complete", strings.NewReader(body))
-		require.NoError(t, err)
+		req := testkit.Must(http.NewRequest(http.MethodPost, "http://"+address+"/v1/complete", strings.NewReader(body)))
 		req.Header.Set("X-API-Key", key)
-		response, err := http.DefaultClient.Do(req)
-		require.NoError(t, err)
+		response := testkit.Must(http.DefaultClient.Do(req))
 		defer response.Body.Close()
-		text, err := io.ReadAll(response.Body)
-		require.NoError(t, err)
+		text := testkit.Must(io.ReadAll(response.Body))
 		return response, string(text)
 	}
 	left := func(response *http.Response) int {
-		n, err := strconv.Atoi(response.Header.Get("X-RateLimit-Remaining"))
-		require.NoError(t, err)
+		n := testkit.Must(strconv.Atoi(response.Header.Get("X-RateLimit-Remaining")))
 		return n
 	}
 	const cheap = `{"prompt":"one two","max_tokens":1}` // 2 tokens and 1
@@ -47,8 +44,7 @@ func TestGateway(t *testing.T) {
 	require.Equal(t, 6000-406, left(first), "the estimate")
 	usage := regexp.MustCompile(`event:usage\ndata:(\d+)`).FindStringSubmatch(text)
 	require.NotNil(t, usage, text)
-	used, err := strconv.Atoi(usage[1])
-	require.NoError(t, err)
+	used := testkit.Must(strconv.Atoi(usage[1]))
 	require.Equal(t, 6+strings.Count(text, "event:token"), used)
 	second, _ := ask("alice", cheap)
 	require.GreaterOrEqual(t, left(second), 6000-used-3, "what was used")

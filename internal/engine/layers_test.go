@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // TestTokenBucketsAreReadInOneFile: take.go names a layer, or what decides on more, and no more of it.
@@ -22,8 +24,7 @@ func TestTokenBucketsAreReadInOneFile(t *testing.T) {
 	declared := map[string]string{} // names, by the file that has them
 	for _, file := range []string{"denial.go", "lease.go", "local.go", "slots.go", "bans.go", "several.go", "queue.go",
 		"queue_deny.go", "wait.go", "settle.go", "change.go", "replicas.go"} {
-		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
-		require.NoError(t, err)
+		parsed := testkit.Must(parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution))
 		for _, d := range parsed.Decls {
 			switch d := d.(type) {
 			case *ast.FuncDecl:
@@ -39,8 +40,7 @@ func TestTokenBucketsAreReadInOneFile(t *testing.T) {
 			}
 		}
 	}
-	parsed, err := parser.ParseFile(token.NewFileSet(), "take.go", nil, parser.SkipObjectResolution)
-	require.NoError(t, err)
+	parsed := testkit.Must(parser.ParseFile(token.NewFileSet(), "take.go", nil, parser.SkipObjectResolution))
 	names := map[string]string{}
 	ast.Inspect(parsed, func(n ast.Node) bool {
 		if id, ok := n.(*ast.Ident); ok && declared[id.Name] != "" {

@@ -10,6 +10,7 @@ import (
 	"github.com/ginlimit/ginlimit/internal/calendar"
 	"github.com/ginlimit/ginlimit/internal/engine"
 	"github.com/ginlimit/ginlimit/internal/rules"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // leaseBurst is how many tokens one decision can take with a lease: 120 of 1000 are kept for what is
@@ -188,8 +189,7 @@ func TestALostRedisEndsLeases(t *testing.T) {
 		e, one := b.redis(t), leasing("k")
 		sources(t, e, 10, one)
 		require.Equal(t, 1, e.Stats().Leases)
-		_, err := b.Mini.Lpush("test:{foreign}:m", "x")
-		require.NoError(t, err)
+		testkit.Must(b.Mini.Lpush("test:{foreign}:m", "x"))
 		foreign := leasing("foreign")
 		asks, answers := []engine.Ask{foreign}, make([]engine.Answer, 1)
 		require.ErrorIs(t, takeN(t.Context(), e, 1, asks, answers), engine.ErrUnavailable)

@@ -13,6 +13,7 @@ import (
 	"github.com/ginlimit/ginlimit/internal/calendar"
 	"github.com/ginlimit/ginlimit/internal/engine"
 	"github.com/ginlimit/ginlimit/internal/rules"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // failing returns an Ask with a failure mode.
@@ -29,8 +30,7 @@ func TestWhoDecidesInAnOutageIsTheAsksChoice(t *testing.T) {
 		e := b.replica(t)
 		b.outage(t, e)
 		asks, answers := []engine.Ask{failing("k", setOf(perMinute(20)), engine.FailClosed)}, make([]engine.Answer, 1)
-		err := takeN(t.Context(), e, 1, asks, answers)
-		require.ErrorIs(t, err, engine.ErrUnavailable)
+		require.ErrorIs(t, takeN(t.Context(), e, 1, asks, answers), engine.ErrUnavailable)
 		require.False(t, answers[0].Decided)
 		require.Equal(t, "breaker_open", engine.Reason(answers[0].Err))
 
@@ -317,8 +317,7 @@ func TestASlotThatRedisGrantedAndThisProcessDidNotIsFree(t *testing.T) {
 		time.Sleep(time.Second)
 		require.True(t, take(t, other, 1, one).Allowed)
 
-		_, err := b.Mini.Lpush("test:{foreign}:h", "x")
-		require.NoError(t, err)
+		testkit.Must(b.Mini.Lpush("test:{foreign}:h", "x"))
 		one.Client, tokens.Client = "foreign", "foreign"
 		take(t, e, 5, tokens)
 		b.Sent.Store(0)

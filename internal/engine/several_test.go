@@ -240,8 +240,7 @@ func TestWhatWasTakenIsGivenBackAfterAnErrorToo(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		e := b.turns(t)
 		one, two := ask("one", setOf(perMinute(10))), ask("two", setOf(perMinute(10)))
-		_, err := b.Mini.Lpush("test:{two}:m", "foreign")
-		require.NoError(t, err)
+		testkit.Must(b.Mini.Lpush("test:{two}:m", "foreign"))
 		answers := make([]engine.Answer, 2)
 		require.ErrorIs(t, takeN(t.Context(), e, 3, []engine.Ask{one, two}, answers), engine.ErrUnavailable)
 		require.False(t, answers[1].Decided)
@@ -273,12 +272,10 @@ func TestAsksThatRedisRefusesTogetherAreAskedForOneByOne(t *testing.T) {
 					return b.Sent.Load(), err
 				}
 				for range 2 {
-					_, err := scripts()
-					require.NoError(t, err)
+					testkit.Must(scripts())
 				}
 				b.Mini.Del("test:{two}:m")
-				_, err := b.Mini.Lpush("test:{two}:m", "foreign")
-				require.NoError(t, err)
+				testkit.Must(b.Mini.Lpush("test:{two}:m", "foreign"))
 				b.Refused = func() { row.refused(b) }
 				n, err := scripts()
 				require.Equal(t, row.failure == engine.FailClosed, err != nil)
@@ -286,12 +283,10 @@ func TestAsksThatRedisRefusesTogetherAreAskedForOneByOne(t *testing.T) {
 				b.Cut.Store(false)
 				b.Mini.Del("test:{two}:m")
 				time.Sleep(2 * time.Second)
-				n, err = scripts()
-				require.NoError(t, err)
+				n = testkit.Must(scripts())
 				require.Equal(t, row.next, n)
 				time.Sleep(time.Minute)
-				n, err = scripts()
-				require.NoError(t, err)
+				n = testkit.Must(scripts())
 				require.EqualValues(t, 1, n)
 			})
 		})
@@ -304,8 +299,7 @@ func TestAForeignKeyBehindADenialSaysNothingOfTheServer(t *testing.T) {
 		e := b.redis(t)
 		one, two := ask("one", setOf(perHour(1))), ask("two", setOf(perHour(1)))
 		take(t, e, 1, one)
-		_, err := b.Mini.Lpush("test:{two}:h", "foreign")
-		require.NoError(t, err)
+		testkit.Must(b.Mini.Lpush("test:{two}:h", "foreign"))
 		answers := make([]engine.Answer, 2)
 		require.NoError(t, takeN(t.Context(), e, 1, []engine.Ask{one, two}, answers))
 		require.False(t, answers[0].Allowed)
@@ -357,8 +351,7 @@ func TestAsksThatFailTogetherAreNotAskedForAgain(t *testing.T) {
 func TestAnErrorOfOneAskIsNotAskedForTwice(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		e := b.redis(t)
-		_, err := b.Mini.Lpush("test:{foreign}:m", "x")
-		require.NoError(t, err)
+		testkit.Must(b.Mini.Lpush("test:{foreign}:m", "x"))
 		foreign, free := ask("foreign", setOf(perMinute(10))), ask("free", new(rules.Set))
 		take(t, e, 1, ask("k", setOf(perMinute(10))))
 		b.Sent.Store(0)

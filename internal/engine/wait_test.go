@@ -12,6 +12,7 @@ import (
 	"github.com/ginlimit/ginlimit/internal/bucket"
 	"github.com/ginlimit/ginlimit/internal/engine"
 	"github.com/ginlimit/ginlimit/internal/rules"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // waits waits for n tokens in the background.
@@ -380,8 +381,7 @@ func TestWaitGoesOnThroughAnOutage(t *testing.T) {
 func TestWaitEndsWithAnErrorThatNoWaitingEnds(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		e := b.redis(t)
-		_, err := b.Mini.Lpush("test:{foreign}:m", "x")
-		require.NoError(t, err)
+		testkit.Must(b.Mini.Lpush("test:{foreign}:m", "x"))
 		foreign := ask("foreign", setOf(perMinute(10)))
 		start := time.Now()
 		require.ErrorIs(t, waitN(t.Context(), e, 1, &foreign, new(engine.Answer)), engine.ErrUnavailable)

@@ -80,8 +80,7 @@ func TestDocumentedPrivilegesAreEnough(t *testing.T) {
 		s := testkit.NewSource()
 		plans := testkit.NewPlans(t, rdb, s)
 		for want := range int64(3) {
-			limit, err := testkit.LimitOf(testkit.NewPlans(t, rdb, s), t.Context(), "three")
-			require.NoError(t, err)
+			limit := testkit.Must(testkit.LimitOf(testkit.NewPlans(t, rdb, s), t.Context(), "three"))
 			require.Equal(t, ginlimit.PerMinute(3), limit)
 			require.Equal(t, want+1, s.Asked.Load(), "kept in Redis, until it is invalidated")
 			require.NoError(t, plans.Invalidate(t.Context(), "three"))
@@ -94,14 +93,10 @@ func doEverything(t *testing.T, rdb redis.UniversalClient, a ginlimit.Algorithm)
 	limiter, ctx := testkit.NewLimiter(t, rdb, testkit.WithAlgorithm(a)), t.Context()
 	for _, limits := range [][]ginlimit.Limit{{ginlimit.PerHour(7)}, {ginlimit.PerMinute(7), ginlimit.PerHour(7)}} {
 		for range 3 {
-			r, err := limiter.Allow(ctx, "k", limits...)
-			require.NoError(t, err)
-			require.True(t, r.Allowed)
+			require.True(t, testkit.Must(limiter.Allow(ctx, "k", limits...)).Allowed)
 		}
-		_, err := limiter.AllowUpTo(ctx, "k", 10, limits...)
-		require.NoError(t, err)
-		_, err = limiter.Peek(ctx, "k", limits...)
-		require.NoError(t, err)
+		testkit.Must(limiter.AllowUpTo(ctx, "k", 10, limits...))
+		testkit.Must(limiter.Peek(ctx, "k", limits...))
 		require.NoError(t, limiter.Refund(ctx, "k", 1, limits...))
 		require.NoError(t, limiter.Refund(ctx, "k", 100, limits...))
 		require.NoError(t, limiter.Block(ctx, "k", time.Hour, limits...))
@@ -115,34 +110,25 @@ func doEverything(t *testing.T, rdb redis.UniversalClient, a ginlimit.Algorithm)
 func shareEverything(t *testing.T, rdb redis.UniversalClient) {
 	limiter, ctx := testkit.NewLimiter(t, rdb), t.Context()
 	limit := ginlimit.PerSecond(100).WithBurst(100)
-	shared, err := limiter.Policy("shared", limit,
-		ginlimit.WithShares(func(*gin.Context) (string, int) { return "", 1 }))
-	require.NoError(t, err)
+	shared := testkit.Must(limiter.Policy("shared", limit,
+		ginlimit.WithShares(func(*gin.Context) (string, int) { return "", 1 })))
 	one, other := shared.Share("one", 1), shared.Share("other", 2)
 	for _, tenant := range []*ginlimit.Policy{one, other, one} {
-		r, err := tenant.AllowN(ctx, "k", 20)
-		require.NoError(t, err)
-		require.True(t, r.Allowed)
+		require.True(t, testkit.Must(tenant.AllowN(ctx, "k", 20)).Allowed)
 	}
 	for _, tenant := range []*ginlimit.Policy{one, other} {
-		_, err = tenant.AllowN(ctx, "k", 90)
-		require.NoError(t, err)
-		_, err = tenant.Peek(ctx, "k")
-		require.NoError(t, err)
-		_, err = tenant.Status(ctx, "k")
-		require.NoError(t, err)
+		testkit.Must(tenant.AllowN(ctx, "k", 90))
+		testkit.Must(tenant.Peek(ctx, "k"))
+		testkit.Must(tenant.Status(ctx, "k"))
 		require.NoError(t, tenant.Refund(ctx, "k", 100))
 	}
-	r, err := one.Reserve(ctx, "k", 10)
-	require.NoError(t, err)
-	require.NoError(t, r.Settle(ctx, 1))
+	require.NoError(t, testkit.Must(one.Reserve(ctx, "k", 10)).Settle(ctx, 1))
 	require.NoError(t, shared.Reset(ctx, "k"))
 	require.NoError(t, other.Wait(ctx, "k"))
 	require.NoError(t, one.Reset(ctx, "k"))
 
-	slow, err := limiter.Policy("slow", ginlimit.PerHour(100),
-		ginlimit.WithShares(func(*gin.Context) (string, int) { return "", 1 }))
-	require.NoError(t, err)
+	slow := testkit.Must(limiter.Policy("slow", ginlimit.PerHour(100),
+		ginlimit.WithShares(func(*gin.Context) (string, int) { return "", 1 })))
 	for _, name := range []string{"one", "other"} {
 		require.NoError(t, slow.Share(name, 1).Wait(ctx, "k"))
 	}

@@ -26,8 +26,7 @@ func TestHashedTagIsFoundByTheDocumentedCommand(t *testing.T) {
 		"docs/operations.md"))
 	require.NotNil(t, m)
 	require.Equal(t, ginlimit.Key("h", "a{b}"), m[2], "the client that the document speaks of")
-	tag, err := exec.CommandContext(t.Context(), bash, "-c", m[1]).Output()
-	require.NoError(t, err)
+	tag := testkit.Must(exec.CommandContext(t.Context(), bash, "-c", m[1]).Output())
 	require.Equal(t, string(clientkey.Text{}.Append(nil, "", m[2])), strings.TrimSpace(string(tag)))
 }
 
@@ -45,21 +44,18 @@ func TestUnblockingByHandLeavesOnlySlots(t *testing.T) {
 	for _, algorithm := range []ginlimit.Algorithm{ginlimit.TokenBucket, ginlimit.FixedWindow, ginlimit.SlidingWindow} {
 		t.Run(algorithm.String(), func(t *testing.T) {
 			logins := func() *ginlimit.Policy { // of a process of its own
-				p, err := testkit.NewLimiter(t, testkit.Connect(t, addr)).Policy("login",
+				p := testkit.Must(testkit.NewLimiter(t, testkit.Connect(t, addr)).Policy("login",
 					ginlimit.Per(1, 15*time.Minute).WithAlgorithm(algorithm),
 					ginlimit.PerCalendar(100, ginlimit.CalendarDay(nil)), ginlimit.InFlight(2),
-					ginlimit.WithBan(time.Hour, 24*time.Hour))
-				require.NoError(t, err)
+					ginlimit.WithBan(time.Hour, 24*time.Hour)))
 				return p
 			}
 			first := logins()
 			const client, other = "203.0.113.7", "203.0.113.8"
 			for _, client := range []string{client, other} {
-				slot, err := first.Reserve(t.Context(), client, 1)
-				require.NoError(t, err)
+				slot := testkit.Must(first.Reserve(t.Context(), client, 1))
 				defer slot.Release()
-				denied, err := first.Reserve(t.Context(), client, 1)
-				require.NoError(t, err)
+				denied := testkit.Must(first.Reserve(t.Context(), client, 1))
 				require.Equal(t, time.Hour, denied.Result().RetryAfter.Round(time.Minute), "a ban")
 			}
 
@@ -67,16 +63,12 @@ func TestUnblockingByHandLeavesOnlySlots(t *testing.T) {
 				strings.ReplaceAll(m[1], "redis-cli ", "redis-cli -p "+port+" ")).CombinedOutput()
 			require.NoError(t, err, string(out))
 			second := logins()
-			allowed, err := second.Reserve(t.Context(), client, 1)
-			require.NoError(t, err)
+			allowed := testkit.Must(second.Reserve(t.Context(), client, 1))
 			require.True(t, allowed.Result().Allowed)
 			allowed.Release()
-			held, err := testkit.Connect(t, addr).Exists(t.Context(), "ginlimit:{login|"+client+"}:slots").Result()
-			require.NoError(t, err)
+			held := testkit.Must(testkit.Connect(t, addr).Exists(t.Context(), "ginlimit:{login|"+client+"}:slots").Result())
 			require.EqualValues(t, 1, held)
-			denied, err := second.Reserve(t.Context(), other, 1)
-			require.NoError(t, err)
-			require.False(t, denied.Result().Allowed)
+			require.False(t, testkit.Must(second.Reserve(t.Context(), other, 1)).Result().Allowed)
 			require.NoError(t, second.Reset(t.Context(), client))
 			require.NoError(t, second.Reset(t.Context(), other))
 		})

@@ -33,8 +33,7 @@ func filesThatMatch(t *testing.T, end string) []string {
 	t.Helper()
 	var names []string
 	for _, folder := range []string{"", "*/", "*/*/", "*/*/*/"} {
-		more, err := filepath.Glob(folder + "*" + end)
-		require.NoError(t, err)
+		more := testkit.Must(filepath.Glob(folder + "*" + end))
 		names = append(names, more...)
 	}
 	return slices.DeleteFunc(names, func(name string) bool { return strings.HasPrefix(filepath.ToSlash(name), "bin/") })
@@ -122,10 +121,8 @@ func TestReadmeIsReadInOnePass(t *testing.T) {
 // TestLogLinesAreDocumented compares docs/operations.md with what the package writes.
 func TestLogLinesAreDocumented(t *testing.T) {
 	t.Parallel()
-	files, err := filepath.Glob("*.go")
-	require.NoError(t, err)
-	internal, err := filepath.Glob("internal/*/*.go")
-	require.NoError(t, err)
+	files := testkit.Must(filepath.Glob("*.go"))
+	internal := testkit.Must(filepath.Glob("internal/*/*.go"))
 	files = append(files, internal...)
 	var written []string
 	call := regexp.MustCompile(`\.(Warn|Info|Error|Debug)(?:Context)?\((?:[^"\n]*,)?\s*"(ginlimit: [^"]*)"`)
@@ -155,8 +152,7 @@ func TestLogLinesAreDocumented(t *testing.T) {
 func TestReferenceNamesWhatIsExported(t *testing.T) {
 	t.Parallel()
 	reference, readme := testkit.Read(t, "docs/reference.md"), testkit.Read(t, "README.md")
-	files, err := filepath.Glob("*.go")
-	require.NoError(t, err)
+	files := testkit.Must(filepath.Glob("*.go"))
 	names := 0
 	wants := func(id *ast.Ident) {
 		if goDocHas := []string{"String", "MarshalText", "UnmarshalText", "Error", "Unwrap"}; id.IsExported() &&
@@ -170,8 +166,7 @@ func TestReferenceNamesWhatIsExported(t *testing.T) {
 		if strings.HasSuffix(file, "_test.go") {
 			continue
 		}
-		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
-		require.NoError(t, err)
+		parsed := testkit.Must(parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution))
 		for _, decl := range parsed.Decls {
 			switch d := decl.(type) {
 			case *ast.FuncDecl:

@@ -35,8 +35,7 @@ func TestPromisesOfVersions(t *testing.T) {
 	limiter := testkit.NewLimiter(t, testkit.Connect(t, mini.Addr()))
 	var golden strings.Builder
 	policy := func(name string, opts ...ginlimit.PolicyOption) *ginlimit.Policy {
-		p, err := limiter.Limiter.Policy(name, opts...)
-		require.NoError(t, err)
+		p := testkit.Must(limiter.Limiter.Policy(name, opts...))
 		return p
 	}
 	policies := []*ginlimit.Policy{
@@ -57,16 +56,13 @@ func TestPromisesOfVersions(t *testing.T) {
 		}
 	}
 	ctx := context.Background()
-	reserved, err := policy("reserve", ginlimit.PerMinute(5), ginlimit.InFlight(1)).Reserve(ctx, "client", 3)
-	require.NoError(t, err)
+	reserved := testkit.Must(policy("reserve", ginlimit.PerMinute(5), ginlimit.InFlight(1)).Reserve(ctx, "client", 3))
 	require.NoError(t, reserved.Settle(ctx, 1))
 	reserved.Release()
 	require.NoError(t, policies[0].Block(ctx, "blocked", time.Hour))
 	for _, client := range []string{"blocked", "new"} {
-		result, err := policies[0].Allow(ctx, client)
-		require.NoError(t, err)
-		text, err := json.Marshal(result)
-		require.NoError(t, err)
+		result := testkit.Must(policies[0].Allow(ctx, client))
+		text := testkit.Must(json.Marshal(result))
 		fmt.Fprintln(&golden, string(text))
 	}
 	limiter.Close()

@@ -27,8 +27,7 @@ func TestReadmeProgramRuns(t *testing.T) {
 	program := strings.NewReplacer("127.0.0.1:6379", server, ":8080", listen).Replace(goBlocks(t, "README.md")[0])
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "main.go"), []byte(program), 0o600))
 	goIn(t, dir, "build", "-o", "quickstart", ".")
-	text, err := os.ReadFile("README.md")
-	require.NoError(t, err)
+	text := testkit.Must(os.ReadFile("README.md"))
 	shown := regexp.MustCompile("(?s)```text\n(HTTP/1.1 429 .*?)\n\n(.*?)\n```").FindSubmatch(text)
 	require.NotNil(t, shown)
 
@@ -67,8 +66,7 @@ func sixRequests(t *testing.T, program, listen string) (left, last []string, dec
 		var head strings.Builder
 		fmt.Fprintln(&head, response.Proto, response.Status)
 		require.NoError(t, h.WriteSubset(&head, map[string]bool{"Date": true, "Content-Length": true}))
-		body, err := io.ReadAll(response.Body)
-		require.NoError(t, err)
+		body := testkit.Must(io.ReadAll(response.Body))
 		require.NoError(t, response.Body.Close())
 		last = []string{strings.TrimSpace(strings.ReplaceAll(head.String(), "\r", "")), string(body)}
 	}
@@ -90,8 +88,7 @@ func TestTestsOfDocumentsPass(t *testing.T) {
 	}
 	for _, get := range regexp.MustCompile("`go get ([^`]+)`").FindAllStringSubmatch(testkit.Read(t, "docs/guide.md"), -1) {
 		module := get[1]
-		version, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Version}}", module).Output()
-		require.NoError(t, err)
+		version := testkit.Must(exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Version}}", module).Output())
 		goIn(t, dir, "get", module+"@"+strings.TrimSpace(string(version))) // which was downloaded
 	}
 	require.Equal(t, 3, tests)
@@ -101,8 +98,7 @@ func TestTestsOfDocumentsPass(t *testing.T) {
 // newModule returns a folder with a module that has done what the README says to get this one.
 func newModule(t *testing.T) string {
 	t.Helper()
-	root, err := os.Getwd()
-	require.NoError(t, err)
+	root := testkit.Must(os.Getwd())
 	dir := t.TempDir()
 	goIn(t, dir, "mod", "init", "quickstart")
 	goIn(t, dir, "mod", "edit", "-replace", "github.com/ginlimit/ginlimit="+root) // this commit is not published

@@ -10,13 +10,14 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // goBlocks returns the Go code of a Markdown file.
 func goBlocks(t *testing.T, file string) []string {
 	t.Helper()
-	text, err := os.ReadFile(file)
-	require.NoError(t, err)
+	text := testkit.Must(os.ReadFile(file))
 	var blocks []string
 	for i, part := range strings.Split(string(text), "```") {
 		if code, isGo := strings.CutPrefix(part, "go\n"); isGo && i%2 == 1 {

@@ -191,8 +191,7 @@ func TestAGatewayAnswersWithOneSetOfFields(t *testing.T) {
 	router, limiter := gin.New(), local(t)
 	require.NoError(t, router.SetTrustedProxies(nil))
 	proxyRecipe(router, limiter)
-	target, err := url.Parse(upstream.URL)
-	require.NoError(t, err)
+	target := testkit.Must(url.Parse(upstream.URL))
 	unchanged := gin.WrapH(httputil.NewSingleHostReverseProxy(target))
 	router.GET("/both", limiter.Handler("both", ginlimit.PerMinute(60)), unchanged)
 	router.GET("/upstream", limiter.Handler("upstream", ginlimit.PerMinute(1),
@@ -200,8 +199,7 @@ func TestAGatewayAnswersWithOneSetOfFields(t *testing.T) {
 	gateway := httptest.NewServer(router)
 	defer gateway.Close()
 	get := func(path string) http.Header {
-		response, err := http.Get(gateway.URL + path)
-		require.NoError(t, err)
+		response := testkit.Must(http.Get(gateway.URL + path))
 		require.NoError(t, response.Body.Close())
 		return response.Header
 	}

@@ -332,8 +332,7 @@ func switchRecipe(router *gin.Engine, limiter *ginlimit.Limiter) {
 func TestALimitIsSwitchedOffAtRunTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		limiter, err := ginlimit.NewLocal()
-		require.NoError(t, err)
+		limiter := testkit.Must(ginlimit.NewLocal())
 		defer limiter.Close()
 		router := gin.New()
 		require.NoError(t, router.SetTrustedProxies(nil))

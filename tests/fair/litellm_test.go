@@ -59,8 +59,7 @@ func TestLiteLLMReservationsUnderLoadAreAllCounted(t *testing.T) {
 		// What was not used is back: one of the four has room for half the burst again.
 		used := admitted.Load() * actual
 		require.Less(t, used, int64(300))
-		res, err := of("key 0", 1).AllowN(t.Context(), "model", 300)
-		require.NoError(t, err)
+		res := testkit.Must(of("key 0", 1).AllowN(t.Context(), "model", 300))
 		require.True(t, res.Allowed, "what was reserved and not used is given back")
 	})
 }

@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
 	"github.com/ginlimit/ginlimit/internal/testkit"
@@ -43,9 +42,8 @@ func TestProcessSimulation(t *testing.T) {
 		testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 			var limiters []*ginlimit.Limiter
 			for range plan.processes {
-				limiter, err := ginlimit.NewLimiter(b.Connect(t), ginlimit.WithReplicas(plan.processes),
-					ginlimit.WithLogger(slog.New(slog.DiscardHandler)))
-				require.NoError(t, err)
+				limiter := testkit.Must(ginlimit.NewLimiter(b.Connect(t), ginlimit.WithReplicas(plan.processes),
+					ginlimit.WithLogger(slog.New(slog.DiscardHandler))))
 				defer limiter.Close()
 				limiters = append(limiters, limiter)
 			}
@@ -71,8 +69,7 @@ func (r *run) forgets(t *testing.T, b *testkit.Bubble) {
 	l, p := r.ledger, r.plan
 	fill := int64(p.limit.Burst)*1000/int64(p.limit.Rate) + 1000
 	r.sleep(max(r.now(), p.faultEnd) + fill + 31000) // and the breakers are closed
-	_, err := r.shares[0][0].AllowN(context.Background(), "upstream", p.tenants[0].most)
-	require.NoError(t, err)
+	testkit.Must(r.shares[0][0].AllowN(context.Background(), "upstream", p.tenants[0].most))
 	for _, key := range b.Mini.Keys() {
 		if !strings.Contains(key, "upstream") {
 			continue

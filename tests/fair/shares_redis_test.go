@@ -33,12 +33,9 @@ func TestAsksForTenants(t *testing.T) {
 		return // it is only for that
 	}
 	rdb := redis.NewClient(&redis.Options{Addr: args[0]})
-	limiter, err := ginlimit.NewLimiter(rdb, ginlimit.WithFailureMode(ginlimit.FailClosed), testkit.Patient())
-	require.NoError(t, err)
-	policy, err := limiter.Policy("fair", ginlimit.PerSecond(200).WithBurst(64), ginlimit.WithShares(noTenant))
-	require.NoError(t, err)
-	seconds, err := strconv.ParseFloat(args[1], 64)
-	require.NoError(t, err)
+	limiter := testkit.Must(ginlimit.NewLimiter(rdb, ginlimit.WithFailureMode(ginlimit.FailClosed), testkit.Patient()))
+	policy := testkit.Must(limiter.Policy("fair", ginlimit.PerSecond(200).WithBurst(64), ginlimit.WithShares(noTenant)))
+	seconds := testkit.Must(strconv.ParseFloat(args[1], 64))
 	var callers sync.WaitGroup
 	start := time.Now()
 	for ; len(args) >= 5; args = args[3:] {
@@ -86,12 +83,10 @@ func sharesOnRedis(t *testing.T, seconds int, first, second string) map[string]a
 	var mu sync.Mutex
 	var processes sync.WaitGroup
 	for _, tenants := range []string{first, second} {
-		program, err := os.Executable()
-		require.NoError(t, err)
+		program := testkit.Must(os.Executable())
 		process := exec.Command(program, "-test.run", "^TestAsksForTenants$")
 		process.Env = append(os.Environ(), askerEnv+"="+fmt.Sprint(addr, " ", seconds, " ", tenants))
-		out, err := process.StdoutPipe()
-		require.NoError(t, err)
+		out := testkit.Must(process.StdoutPipe())
 		require.NoError(t, process.Start())
 		processes.Go(func() {
 			for lines := bufio.NewScanner(out); lines.Scan(); {

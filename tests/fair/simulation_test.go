@@ -10,7 +10,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
 	"github.com/ginlimit/ginlimit/internal/testkit"
@@ -109,8 +108,7 @@ func TestSimulation(t *testing.T) {
 	onSeeds(t, 10, func(t *testing.T, seed uint64) (l *ledger) {
 		plan := newPlan(seed, 10000)
 		synctest.Test(t, func(t *testing.T) {
-			limiter, err := ginlimit.NewLocal()
-			require.NoError(t, err)
+			limiter := testkit.Must(ginlimit.NewLocal())
 			defer limiter.Close()
 			r := newRun(plan, limiter)
 			r.all()

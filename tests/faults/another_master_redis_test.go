@@ -30,29 +30,24 @@ func TestAnotherMasterBehindTheSameAddress(t *testing.T) {
 			require.NoError(t, old.ConfigSet(t.Context(), "min-replicas-to-write", "1").Err())
 		},
 		"LOADING": func(old, master *redis.Client) {
-			_, err := master.Pipelined(t.Context(), func(pipe redis.Pipeliner) error {
+			testkit.Must(master.Pipelined(t.Context(), func(pipe redis.Pipeliner) error {
 				for i := range 2000 {
 					pipe.Set(t.Context(), fmt.Sprint("ballast ", i), strings.Repeat("x", 1000), 0)
 				}
 				return nil
-			})
-			require.NoError(t, err)
+			}))
 			follow(t, old, master)
 		},
 	} {
 		for name, use := range map[string]func(t *testing.T, l *ginlimit.Limiter) (done func()){
 			"a decision": func(t *testing.T, l *ginlimit.Limiter) func() {
-				policy, err := l.Policy("rate", ginlimit.PerHour(10))
-				require.NoError(t, err)
+				policy := testkit.Must(l.Policy("rate", ginlimit.PerHour(10)))
 				return func() { _, _ = policy.Allow(t.Context(), "client") }
 			},
 			"a report": func(t *testing.T, l *ginlimit.Limiter) func() {
-				policy, err := l.Policy("slots", ginlimit.InFlight(10))
-				require.NoError(t, err)
-				_, err = policy.Reserve(t.Context(), "client", 1)
-				require.NoError(t, err)
-				slot, err := policy.Reserve(t.Context(), "client", 1)
-				require.NoError(t, err)
+				policy := testkit.Must(l.Policy("slots", ginlimit.InFlight(10)))
+				testkit.Must(policy.Reserve(t.Context(), "client", 1))
+				slot := testkit.Must(policy.Reserve(t.Context(), "client", 1))
 				return slot.Release // the report says that one is still held
 			},
 		} {
@@ -64,8 +59,7 @@ func TestAnotherMasterBehindTheSameAddress(t *testing.T) {
 				proxy, addr := testkit.StartProxy(t, a)
 				rdb := redis.NewClient(&redis.Options{Addr: addr, ClientName: "application", ReadTimeout: testkit.Patience})
 				t.Cleanup(func() { _ = rdb.Close() })
-				l, err := ginlimit.NewLimiter(rdb, testkit.Patient(), ginlimit.WithReplicas(1))
-				require.NoError(t, err)
+				l := testkit.Must(ginlimit.NewLimiter(rdb, testkit.Patient(), ginlimit.WithReplicas(1)))
 				t.Cleanup(func() { _ = l.Close() })
 				command := use(t, l)
 				openConnections(t, rdb, 10)

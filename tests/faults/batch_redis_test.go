@@ -54,8 +54,7 @@ func TestBatchDecidesInOrder(t *testing.T) {
 	held := hold(rdb)
 	limiter, limit := testkit.NewLimiter(t, rdb), ginlimit.PerDay(1).WithBurst(10)
 	other := limit.WithBurst(20)
-	_, err := limiter.Allow(t.Context(), "known to answer", limit)
-	require.NoError(t, err)
+	testkit.Must(limiter.Allow(t.Context(), "known to answer", limit))
 	held.next(2)
 	defer held.release()
 	var all sync.WaitGroup
@@ -91,8 +90,6 @@ func TestBatchDecidesInOrder(t *testing.T) {
 	held.release()
 	all.Wait()
 	for key, remaining := range map[string]int{"a": 0, "b": 4, "c": 8, "d": 7, "e": 7} {
-		r, err := limiter.Peek(t.Context(), key, limit)
-		require.NoError(t, err)
-		require.Equal(t, remaining, r.Remaining, key)
+		require.Equal(t, remaining, testkit.Must(limiter.Peek(t.Context(), key, limit)).Remaining, key)
 	}
 }

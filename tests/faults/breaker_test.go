@@ -119,8 +119,7 @@ func TestFirstDecisionsAreOfADeadNode(t *testing.T) {
 				keyOf := func(addr string) string {
 					for i := 0; ; i++ {
 						key := fmt.Sprint("client ", i)
-						node, err := nodeOf(testkit.RedisKey(key, limit))
-						require.NoError(t, err)
+						node := testkit.Must(nodeOf(testkit.RedisKey(key, limit)))
 						if node.Options().Addr == addr {
 							return key
 						}

@@ -47,22 +47,18 @@ func TestAHashSlotThatMigrates(t *testing.T) {
 					several := testkit.NewPolicy(t, l, kind, ginlimit.PerHour(10), option)
 					left := func(n int) {
 						t.Helper()
-						r, err := several.Peek(t.Context(), "alice")
-						require.NoError(t, err)
+						r := testkit.Must(several.Peek(t.Context(), "alice"))
 						require.Equal(t, ginlimit.FromRedis, r.Source)
 						require.Equal(t, n, r.Remaining, kind)
 					}
-					before, err := several.Reserve(t.Context(), "alice", 3)
-					require.NoError(t, err)
+					before := testkit.Must(several.Reserve(t.Context(), "alice", 3))
 					end := migrate(b)
 					for range 5 {
 						r, err := several.Reserve(t.Context(), "alice", 1)
 						require.ErrorIs(t, err, row.err)
 						require.Equal(t, row.source, r.Result().Source)
 						require.Equal(t, row.err == nil, r.Result().Allowed)
-						alone, err := one.Allow(t.Context(), kind)
-						require.NoError(t, err)
-						require.Equal(t, ginlimit.FromRedis, alone.Source)
+						require.Equal(t, ginlimit.FromRedis, testkit.Must(one.Allow(t.Context(), kind)).Source)
 					}
 					require.ErrorIs(t, before.Cancel(t.Context()), ginlimit.ErrUnavailable)
 					require.ErrorIs(t, several.Refund(t.Context(), "alice", 1), ginlimit.ErrUnavailable)

@@ -132,8 +132,7 @@ func TestMixedDecisionsOnFewKeys(t *testing.T) {
 	}
 	all.Wait()
 	for k := range keys {
-		p, err := limiter.Peek(t.Context(), fmt.Sprint("key ", k), limit)
-		require.NoError(t, err)
+		p := testkit.Must(limiter.Peek(t.Context(), fmt.Sprint("key ", k), limit))
 		taken := int64(limit.Burst - p.Remaining)
 		t.Logf("key %d: %d granted, %d taken, %d unheard", k, granted[k].Load(), taken, unheard[k].Load())
 		require.GreaterOrEqual(t, taken, granted[k].Load())
@@ -165,8 +164,7 @@ func TestErrorsOfABatchTouchOnlyTheirCallers(t *testing.T) {
 		})
 	}
 	all.Wait()
-	kept, err := rdb.LRange(t.Context(), testkit.RedisKey("foreign 0", limit), 0, -1).Result()
-	require.NoError(t, err)
+	kept := testkit.Must(rdb.LRange(t.Context(), testkit.RedisKey("foreign 0", limit), 0, -1).Result())
 	require.Equal(t, []string{"x"}, kept)
 	require.EqualValues(t, 1, rdb.SCard(t.Context(), testkit.RedisKey("foreign 3", limit)).Val())
 }
@@ -204,9 +202,7 @@ func TestKeysGoApartWhereTheyMust(t *testing.T) {
 		stats := testkit.Connect(t, addr).Info(t.Context(), "commandstats").Val()
 		failed := regexp.MustCompile(`cmdstat_evalsha:.*failed_calls=(\d+)`).FindStringSubmatch(stats)
 		require.NotNil(t, failed)
-		calls, err := strconv.Atoi(failed[1])
-		require.NoError(t, err)
-		require.LessOrEqual(t, calls, 10, "they learn from the first ones")
+		require.LessOrEqual(t, testkit.Must(strconv.Atoi(failed[1])), 10, "they learn from the first ones")
 	})
 	t.Run("a client of another type", func(t *testing.T) {
 		t.Parallel()
@@ -236,8 +232,7 @@ func TestCloseLeavesNoGoroutine(t *testing.T) { // not parallel: other limiters 
 	ctx, cancel := context.WithCancel(t.Context())
 	for i := range 100 {
 		all.Go(func() {
-			_, err := limiter.Allow(ctx, fmt.Sprint("client ", i), ginlimit.PerHour(1))
-			assert.Error(t, err)
+			assert.Error(t, testkit.Err(limiter.Allow(ctx, fmt.Sprint("client ", i), ginlimit.PerHour(1))))
 		})
 	}
 	resumed := time.AfterFunc(100*time.Millisecond, func() { _ = process.Signal(syscall.SIGCONT) })

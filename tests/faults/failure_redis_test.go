@@ -28,17 +28,14 @@ func TestEveryMethodWorksWithoutRedis(t *testing.T) {
 	limiter, limit := testkit.WithoutRedis(t, ginlimit.WithReplicas(2)), ginlimit.PerDay(1).WithBurst(20) // a share of 10
 	allowN := func(key string, n int) ginlimit.Result {
 		t.Helper()
-		r, err := limiter.AllowN(t.Context(), key, n, limit)
-		require.NoError(t, err)
+		r := testkit.Must(limiter.AllowN(t.Context(), key, n, limit))
 		require.Equal(t, ginlimit.FromLocal, r.Source)
 		return r
 	}
 	assert.Equal(t, 7, allowN("a", 3).Remaining)
-	r, err := limiter.AllowUpTo(t.Context(), "a", 30, limit)
-	require.NoError(t, err)
+	r := testkit.Must(limiter.AllowUpTo(t.Context(), "a", 30, limit))
 	assert.Equal(t, 7, r.Granted)
-	r, err = limiter.Peek(t.Context(), "a", limit)
-	require.NoError(t, err)
+	r = testkit.Must(limiter.Peek(t.Context(), "a", limit))
 	assert.False(t, r.Allowed)
 	assert.Zero(t, r.Granted)
 
@@ -55,11 +52,9 @@ func TestEveryMethodWorksWithoutRedis(t *testing.T) {
 	assert.InDelta(t, 6*24*time.Hour, allowN("e", 1).RetryAfter, float64(time.Minute))
 	assert.InDelta(t, 15*24*time.Hour, allowN("e", 15).RetryAfter, float64(time.Minute))
 	two := []ginlimit.Limit{ginlimit.PerHour(20), ginlimit.PerDay(1000)} // shares of 10 and 500
-	r, err = limiter.AllowN(t.Context(), "f", 20, two...)
-	require.NoError(t, err)
+	r = testkit.Must(limiter.AllowN(t.Context(), "f", 20, two...))
 	assert.True(t, r.Allowed)
-	r, err = limiter.Peek(t.Context(), "f", two[1])
-	require.NoError(t, err)
+	r = testkit.Must(limiter.Peek(t.Context(), "f", two[1]))
 	assert.Equal(t, 480, r.Remaining, "each gave all of it")
 	assert.EqualValues(t, -1, allowN("c", 21).RetryAfter, "never")
 	assert.Equal(t, 9, allowN("c", 1).Remaining)
@@ -74,8 +69,7 @@ func TestEveryMethodWorksWithoutRedis(t *testing.T) {
 
 	require.NoError(t, limiter.Wait(t.Context(), "d", limit))
 	assert.Equal(t, 8, allowN("d", 1).Remaining)
-	r, err = limiter.Allow(t.Context(), "d", ginlimit.PerDay(-1))
-	require.NoError(t, err)
+	r = testkit.Must(limiter.Allow(t.Context(), "d", ginlimit.PerDay(-1)))
 	assert.Equal(t, ginlimit.FromPolicy, r.Source)
 }
 
@@ -121,13 +115,11 @@ func TestLocalBucketsOutliveTheOutage(t *testing.T) {
 	ask := func(key string, source ginlimit.Source) ginlimit.Result {
 		var r ginlimit.Result
 		require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
-			p, err := limiter.Peek(t.Context(), key, limit)
-			require.NoError(t, err)
+			p := testkit.Must(limiter.Peek(t.Context(), key, limit))
 			if p.Source != source {
 				return false
 			}
-			r, err = limiter.Allow(t.Context(), key, limit)
-			require.NoError(t, err)
+			r = testkit.Must(limiter.Allow(t.Context(), key, limit))
 			return r.Source == source
 		}))
 		return r
@@ -204,8 +196,7 @@ func TestMemoryIsBounded(t *testing.T) { // not parallel: it counts all memory
 	withRedis := testkit.HeapInUse() - before
 	require.NoError(t, process.Signal(syscall.SIGKILL))
 	require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
-		r, err := limiter.Allow(t.Context(), "k", ginlimit.PerDay(1))
-		require.NoError(t, err)
+		r := testkit.Must(limiter.Allow(t.Context(), "k", ginlimit.PerDay(1)))
 		return r.Source == ginlimit.FromLocal
 	}))
 	ask(keys, ginlimit.FromLocal, ginlimit.PerDay(3)) // so that windows have logs

@@ -59,8 +59,7 @@ func TestChangeEndsADenialOnItsWay(t *testing.T) {
 		return err
 	}))
 	limiter, limit := testkit.NewLimiter(t, rdb, testkit.RemembersDenials()), ginlimit.PerDay(1)
-	_, err := limiter.Allow(t.Context(), "k", limit)
-	require.NoError(t, err)
+	testkit.Must(limiter.Allow(t.Context(), "k", limit))
 	next.Store(true)
 	var all sync.WaitGroup
 	all.Go(func() {
@@ -72,9 +71,7 @@ func TestChangeEndsADenialOnItsWay(t *testing.T) {
 	require.NoError(t, limiter.Reset(t.Context(), "k", limit))
 	close(gate)
 	all.Wait()
-	r, err := limiter.Allow(t.Context(), "k", limit)
-	require.NoError(t, err)
-	require.True(t, r.Allowed)
+	require.True(t, testkit.Must(limiter.Allow(t.Context(), "k", limit)).Allowed)
 }
 
 // panicHook is a client's hook with a fault.

@@ -122,24 +122,17 @@ func TestForeignValuesAreErrorsAndStay(t *testing.T) {
 		t.Run(c.what, func(t *testing.T) {
 			require.NoError(t, rdb.Del(ctx, name).Err())
 			require.NoError(t, c.write())
-			before, err := rdb.Dump(ctx, name).Result()
-			require.NoError(t, err)
+			before := testkit.Must(rdb.Dump(ctx, name).Result())
 			for _, limits := range [][]ginlimit.Limit{{hour}, {minute, hour}} {
-				_, err = limiter.Allow(ctx, "k", limits...)
-				require.ErrorIs(t, err, ginlimit.ErrUnavailable)
-				_, err = limiter.Peek(ctx, "k", limits...)
-				require.ErrorIs(t, err, ginlimit.ErrUnavailable)
+				require.ErrorIs(t, testkit.Err(limiter.Allow(ctx, "k", limits...)), ginlimit.ErrUnavailable)
+				require.ErrorIs(t, testkit.Err(limiter.Peek(ctx, "k", limits...)), ginlimit.ErrUnavailable)
 				require.ErrorIs(t, limiter.Refund(ctx, "k", 1, limits...), ginlimit.ErrUnavailable)
 				require.ErrorIs(t, limiter.Block(ctx, "k", time.Hour, limits...), ginlimit.ErrUnavailable)
 			}
-			after, err := rdb.Dump(ctx, name).Result()
-			require.NoError(t, err)
-			require.Equal(t, before, after)
+			require.Equal(t, before, testkit.Must(rdb.Dump(ctx, name).Result()))
 			require.Zero(t, rdb.Exists(ctx, testkit.RedisKey("k", minute)).Val(), "all or none")
 			require.NoError(t, limiter.Reset(ctx, "k", minute, hour))
-			r, err := limiter.Allow(ctx, "k", hour)
-			require.NoError(t, err)
-			require.Equal(t, 6, r.Remaining)
+			require.Equal(t, 6, testkit.Must(limiter.Allow(ctx, "k", hour)).Remaining)
 		})
 	}
 }
@@ -153,21 +146,17 @@ func TestResetOfKeysWithoutExpiry(t *testing.T) {
 		ginlimit.PerHour(7), ginlimit.PerDay(8).WithAlgorithm(ginlimit.FixedWindow),
 		ginlimit.PerMinute(9).WithAlgorithm(ginlimit.SlidingWindow),
 	}
-	_, err := limiter.AllowN(ctx, "k", 3, limits...)
-	require.NoError(t, err)
+	testkit.Must(limiter.AllowN(ctx, "k", 3, limits...))
 	require.NoError(t, limiter.Refund(ctx, "k", 1, limits...)) // makes a record, too
 	keys := rdb.Keys(ctx, "*k*").Val()
 	require.Greater(t, len(keys), len(limits))
 	for _, key := range keys {
 		require.NoError(t, rdb.Persist(ctx, key).Err())
 	}
-	_, err = limiter.Allow(ctx, "k", limits...)
-	require.ErrorIs(t, err, ginlimit.ErrUnavailable)
+	require.ErrorIs(t, testkit.Err(limiter.Allow(ctx, "k", limits...)), ginlimit.ErrUnavailable)
 	require.NoError(t, limiter.Reset(ctx, "k", limits...))
 	for _, limit := range limits {
-		r, err := limiter.Allow(ctx, "k", limit)
-		require.NoError(t, err)
-		require.Equal(t, limit.Rate-1, r.Remaining)
+		require.Equal(t, limit.Rate-1, testkit.Must(limiter.Allow(ctx, "k", limit)).Remaining)
 	}
 }
 
@@ -188,12 +177,9 @@ func TestFullMemoryChargesAllOrNone(t *testing.T) {
 	_, err := limiter.Allow(ctx, "k", minute) // one of the two buckets exists
 	require.NoError(t, err)
 	require.NoError(t, rdb.ConfigSet(ctx, "maxmemory", "1").Err())
-	_, err = limiter.Allow(ctx, "k", minute, hour)
-	require.ErrorIs(t, err, ginlimit.ErrUnavailable)
+	require.ErrorIs(t, testkit.Err(limiter.Allow(ctx, "k", minute, hour)), ginlimit.ErrUnavailable)
 	require.NoError(t, rdb.ConfigSet(ctx, "maxmemory", "0").Err())
-	r, err := limiter.Peek(ctx, "k", minute)
-	require.NoError(t, err)
-	require.Equal(t, 4, r.Remaining)
+	require.Equal(t, 4, testkit.Must(limiter.Peek(ctx, "k", minute)).Remaining)
 }
 
 func TestBucketsAreBoundedByTheTimeToFull(t *testing.T) {
@@ -201,15 +187,13 @@ func TestBucketsAreBoundedByTheTimeToFull(t *testing.T) {
 	rdb := testkit.Connect(t, testkit.StartRedis(t))
 	limiter, ctx := testkit.NewLimiter(t, rdb), t.Context()
 	limit := ginlimit.PerHour(60)
-	_, err := limiter.AllowN(ctx, "k", 3, limit)
-	require.NoError(t, err)
+	testkit.Must(limiter.AllowN(ctx, "k", 3, limit))
 	ttl := rdb.PTTL(ctx, testkit.RedisKey("k", limit)).Val()
 	require.LessOrEqual(t, ttl, 3*time.Minute)
 	require.Greater(t, ttl, 2*time.Minute)
 	require.NoError(t, limiter.Refund(ctx, "k", 3, limit))
 	require.Zero(t, rdb.Exists(ctx, testkit.RedisKey("k", limit)).Val(), "a full bucket has no key")
-	_, err = limiter.Peek(ctx, "k", limit)
-	require.NoError(t, err)
+	testkit.Must(limiter.Peek(ctx, "k", limit))
 	require.Zero(t, rdb.Exists(ctx, testkit.RedisKey("k", limit)).Val())
 	record := rdb.PTTL(ctx, testkit.RedisKey("k", limit)+":back").Val()
 	require.Positive(t, record, "what was given back is known as long as it matters")
@@ -221,8 +205,7 @@ func TestPrefixesKeepLimitersApart(t *testing.T) {
 	rdb := testkit.Connect(t, testkit.StartRedis(t))
 	limit, ctx := ginlimit.PerHour(1), t.Context()
 	for _, prefix := range []string{"", "a", "b"} {
-		r, err := testkit.NewLimiter(t, rdb, ginlimit.WithPrefix(prefix)).Allow(ctx, "k", limit)
-		require.NoError(t, err)
+		r := testkit.Must(testkit.NewLimiter(t, rdb, ginlimit.WithPrefix(prefix)).Allow(ctx, "k", limit))
 		require.True(t, r.Allowed)
 	}
 	require.ElementsMatch(t, []string{"{test|k}:h", "a:{test|k}:h", "b:{test|k}:h"}, rdb.Keys(ctx, "*").Val())
@@ -243,8 +226,7 @@ func TestFailoverClientsDecide(t *testing.T) {
 		limiter := testkit.NewLimiter(t, rdb)
 		for range 3 {
 			want--
-			r, err := limiter.Allow(t.Context(), "k", ginlimit.PerHour(6))
-			require.NoError(t, err)
+			r := testkit.Must(limiter.Allow(t.Context(), "k", ginlimit.PerHour(6)))
 			require.Equal(t, ginlimit.FromRedis, r.Source)
 			require.Equal(t, want, r.Remaining)
 		}

@@ -33,9 +33,8 @@ func TestLimitersOfAProcessCountOnce(t *testing.T) {
 	require.NoError(t, r.SetTrustedProxies(nil))
 	rates := []int{100, 100, 100, 101, 102}
 	for i, rate := range rates { // each has a client of its own
-		l, err := ginlimit.NewLimiter(testkit.Connect(t, addr), testkit.Patient(),
-			ginlimit.WithLogger(slog.New(slog.DiscardHandler)))
-		require.NoError(t, err)
+		l := testkit.Must(ginlimit.NewLimiter(testkit.Connect(t, addr), testkit.Patient(),
+			ginlimit.WithLogger(slog.New(slog.DiscardHandler))))
 		r.GET(fmt.Sprint("/", i), l.Handler(fmt.Sprint(rate, " a day"), ginlimit.PerDay(rate)), testkit.OK)
 	}
 	admitted := func(route, n int) (all int) {
@@ -108,8 +107,7 @@ func TestReplicasThatConfigureNothingShareTheLimit(t *testing.T) {
 			admitted := 0
 			for range 2 * limit.Rate {
 				for i := range limiters {
-					r, err := policies[i].Allow(t.Context(), "192.0.2.1")
-					require.NoError(t, err)
+					r := testkit.Must(policies[i].Allow(t.Context(), "192.0.2.1"))
 					require.Equal(t, ginlimit.FromLocal, r.Source)
 					admitted += r.Granted
 				}

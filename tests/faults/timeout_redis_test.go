@@ -90,10 +90,8 @@ func TestFrozenNodeHoldsUpItsOwnKeys(t *testing.T) {
 	frozen := map[string]bool{}
 	for i := range 60 {
 		key := fmt.Sprint("client ", i)
-		_, err := limiter.Allow(t.Context(), key, limit)
-		require.NoError(t, err)
-		node, err := rdb.MasterForKey(t.Context(), testkit.RedisKey(key, limit))
-		require.NoError(t, err)
+		testkit.Must(limiter.Allow(t.Context(), key, limit))
+		node := testkit.Must(rdb.MasterForKey(t.Context(), testkit.RedisKey(key, limit)))
 		frozen[key] = node.Options().Addr == addrs[1]
 	}
 	require.NoError(t, processes[1].Signal(syscall.SIGSTOP))

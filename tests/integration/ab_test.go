@@ -34,8 +34,7 @@ func TestApacheBenchGetsExactlyTheLimit(t *testing.T) { // not parallel: a token
 	server := httptest.NewServer(r)
 	defer server.Close()
 
-	text, err := os.ReadFile("../../bench/README.md")
-	require.NoError(t, err)
+	text := testkit.Must(os.ReadFile("../../bench/README.md"))
 	readme := regexp.MustCompile(
 		"(?s)```sh\n(ab [^\n]*) http://127.0.0.1:8080/ping\n```\n\n```text\n(.*?)```").FindStringSubmatch(string(text))
 	require.NotNil(t, readme)

@@ -81,12 +81,10 @@ func newMovingSlot(t *testing.T, addrs []string, key string) *movingSlot {
 	m := &movingSlot{addrs: addrs}
 	for _, addr := range addrs {
 		node := testkit.Connect(t, addr)
-		id, err := node.Do(t.Context(), "CLUSTER", "MYID").Text()
-		require.NoError(t, err)
+		id := testkit.Must(node.Do(t.Context(), "CLUSTER", "MYID").Text())
 		m.nodes, m.ids = append(m.nodes, node), append(m.ids, id)
 	}
-	slot, err := m.nodes[0].ClusterKeySlot(t.Context(), key).Result()
-	require.NoError(t, err)
+	slot := testkit.Must(m.nodes[0].ClusterKeySlot(t.Context(), key).Result())
 	m.slot, m.at = slot, int(slot)*len(addrs)/16384
 	return m
 }
@@ -108,8 +106,7 @@ func (m *movingSlot) depart(t *testing.T) {
 func (m *movingSlot) move(t *testing.T) int {
 	host, port, err := net.SplitHostPort(m.addrs[m.next()])
 	require.NoError(t, err)
-	keys, err := m.nodes[m.at].ClusterGetKeysInSlot(t.Context(), int(m.slot), 1000).Result()
-	require.NoError(t, err)
+	keys := testkit.Must(m.nodes[m.at].ClusterGetKeysInSlot(t.Context(), int(m.slot), 1000).Result())
 	if len(keys) == 0 {
 		return 0
 	}
@@ -138,8 +135,7 @@ func (m *movingSlot) arrive(t *testing.T) {
 func keyOfTheFirst(t *testing.T, rdb *redis.ClusterClient, nodes int) string {
 	for i := 0; ; i++ {
 		key := fmt.Sprintf("hot key %d", i)
-		slot, err := rdb.ClusterKeySlot(t.Context(), testkit.RedisKey(key, hotLimit)).Result()
-		require.NoError(t, err)
+		slot := testkit.Must(rdb.ClusterKeySlot(t.Context(), testkit.RedisKey(key, hotLimit)).Result())
 		if int(slot) < 16384/nodes {
 			return key
 		}
@@ -151,8 +147,7 @@ func masterKilled(t *testing.T) *site {
 		"--cluster-require-full-coverage", "no",
 		"--repl-diskless-sync-delay", "0")
 	ctx := t.Context()
-	id, err := testkit.Connect(t, addrs[0]).Do(ctx, "CLUSTER", "MYID").Text()
-	require.NoError(t, err)
+	id := testkit.Must(testkit.Connect(t, addrs[0]).Do(ctx, "CLUSTER", "MYID").Text())
 	replica := testkit.Connect(t,
 		testkit.StartRedis(t, "--cluster-enabled", "yes", "--cluster-node-timeout", "1000",
 			"--cluster-require-full-coverage", "no",

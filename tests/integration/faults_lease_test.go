@@ -67,8 +67,7 @@ func newLessees(t *testing.T, s *site, opts ...ginlimit.LimiterOption) *lessees 
 			ginlimit.WithPrefix(leasedPrefix), ginlimit.WithReplicas(outageReplicas),
 			ginlimit.WithLogger(slog.New(slog.NewTextHandler(&a.log, nil))),
 		}, opts...)
-		limiter, err := ginlimit.NewLimiter(s.rdb, own...)
-		require.NoError(t, err)
+		limiter := testkit.Must(ginlimit.NewLimiter(s.rdb, own...))
 		if i > 0 { // the first one learns that Redis' clock runs
 		}
 		a.limiters = append(a.limiters, testkit.Wrap(limiter, ginlimit.TokenBucket))

@@ -167,14 +167,13 @@ func wrongType(t *testing.T) *site {
 	return &site{
 		rdb: outageClient(t, redis.Options{Addr: addr}), lasts: 2 * time.Second, degrades: hotKey, bursts: 2,
 		fail: func() {
-			_, err := admin.TxPipelined(t.Context(), func(tx redis.Pipeliner) error {
+			testkit.Must(admin.TxPipelined(t.Context(), func(tx redis.Pipeliner) error {
 				for _, name := range names {
 					tx.Del(t.Context(), name)
 					tx.RPush(t.Context(), name, "x")
 				}
 				return nil
-			})
-			require.NoError(t, err)
+			}))
 		},
 		mend: func() { require.NoError(t, admin.Del(t.Context(), names...).Err()) },
 	}
@@ -213,8 +212,7 @@ func loading(t *testing.T) *site {
 				return testkit.LaunchRedis(t, addr, "--dir", dir, "--key-load-delay", "1000",
 					"--loading-process-events-interval-bytes", "1024") != nil
 			}))
-			info, err := admin.Info(t.Context(), "persistence").Result()
-			require.NoError(t, err)
+			info := testkit.Must(admin.Info(t.Context(), "persistence").Result())
 			require.Contains(t, info, "\nloading:1", "it has loaded its data already")
 		},
 		mend: func() {

@@ -54,9 +54,7 @@ func TestHashSlotsThatMigrate(t *testing.T) {
 			charged := func(n int64) {
 				t.Helper()
 				require.Equal(t, n, admitted.Load())
-				r, err := limiter.Peek(t.Context(), client, limits...)
-				require.NoError(t, err)
-				require.EqualValues(t, 40-n, r.Remaining)
+				require.EqualValues(t, 40-n, testkit.Must(limiter.Peek(t.Context(), client, limits...)).Remaining)
 			}
 			take(5)
 			m.Begin(t, testkit.RedisKeyOf(a, client, limits[0]))

@@ -143,10 +143,9 @@ func (s *site) run(t *testing.T) outage {
 	label := pprof.Labels("test", t.Name())
 	pprof.Do(t.Context(), label, func(ctx context.Context) { // goroutines inherit it
 		for _, policy := range policies {
-			limiter, err := ginlimit.NewLimiter(s.rdb, ginlimit.WithFailureMode(policy),
+			limiter := testkit.Must(ginlimit.NewLimiter(s.rdb, ginlimit.WithFailureMode(policy),
 				ginlimit.WithPrefix(policy.String()), timeout,
-				ginlimit.WithReplicas(outageReplicas), ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
-			require.NoError(t, err)
+				ginlimit.WithReplicas(outageReplicas), ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil)))))
 			limiters[policy] = testkit.Wrap(limiter, ginlimit.TokenBucket)
 			require.True(t, testkit.BecomesTrue(ctx.Done(), inRedis(limiters[policy])), policy)
 		}

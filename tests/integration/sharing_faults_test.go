@@ -205,8 +205,7 @@ func ringOf(t *testing.T, addr string, s site) *site {
 	s.rdb, s.lasts, s.degrades = rdb, time.Second, someKeys
 	for i := 0; ; i++ {
 		s.leased = fmt.Sprint("hot ", i)
-		shard, err := rdb.GetShardClientForKey(testkit.RedisKey(s.leased, oneLimit[0]))
-		require.NoError(t, err)
+		shard := testkit.Must(rdb.GetShardClientForKey(testkit.RedisKey(s.leased, oneLimit[0])))
 		if shard.Options().Addr == addr {
 			return &s
 		}

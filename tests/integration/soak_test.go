@@ -89,8 +89,7 @@ func TestSoak(t *testing.T) {
 	all.Wait()
 	require.Positive(t, s.Stats().Leased)
 	if *soakHeap != "" {
-		file, err := os.Create(*soakHeap)
-		require.NoError(t, err)
+		file := testkit.Must(os.Create(*soakHeap))
 		require.NoError(t, pprof.Lookup("heap").WriteTo(file, 0))
 		require.NoError(t, file.Close())
 	}
@@ -146,8 +145,7 @@ func newSoaker(t *testing.T, addr string) *soaker {
 
 // policy returns a policy that serves requests under its name.
 func (s *soaker) policy(t *testing.T, name string, opts ...ginlimit.PolicyOption) *ginlimit.Policy {
-	p, err := s.Policy(name, opts...)
-	require.NoError(t, err)
+	p := testkit.Must(s.Policy(name, opts...))
 	s.paths = append(s.paths, "/"+name)
 	s.router.GET("/"+name, p.Handler(), func(c *gin.Context) { c.Status(http.StatusNoContent) })
 	return p
@@ -156,10 +154,8 @@ func (s *soaker) policy(t *testing.T, name string, opts ...ginlimit.PolicyOption
 // fill uses up what may be remembered without Redis.
 func (s *soaker) fill(t *testing.T) {
 	for client := range 300_000 {
-		_, err := s.hourly.Allow(t.Context(), fmt.Sprint("invented ", client))
-		require.NoError(t, err)
-		_, err = s.shared.Share(fmt.Sprint(client), 1).Allow(t.Context(), fmt.Sprint("shared ", client%1000))
-		require.NoError(t, err)
+		testkit.Must(s.hourly.Allow(t.Context(), fmt.Sprint("invented ", client)))
+		testkit.Must(s.shared.Share(fmt.Sprint(client), 1).Allow(t.Context(), fmt.Sprint("shared ", client%1000)))
 	}
 }
 

@@ -30,18 +30,14 @@ const hourly, atOnce = 1000, 2
 // beneath returns a transport for a client, and what it leaves.
 func beneath(t *testing.T, rdb redis.UniversalClient, opts ...transport.Option) (http.RoundTripper, func() []int) {
 	t.Helper()
-	limiter, err := ginlimit.NewLimiter(rdb, testkit.Patient(), quietly)
-	require.NoError(t, err)
+	limiter := testkit.Must(ginlimit.NewLimiter(rdb, testkit.Patient(), quietly))
 	t.Cleanup(func() { require.NoError(t, limiter.Close()) })
-	p, err := limiter.Policy("partner",
-		ginlimit.PerHour(hourly).WithAlgorithm(ginlimit.FixedWindow), ginlimit.InFlight(atOnce))
-	require.NoError(t, err)
+	p := testkit.Must(limiter.Policy("partner",
+		ginlimit.PerHour(hourly).WithAlgorithm(ginlimit.FixedWindow), ginlimit.InFlight(atOnce)))
 	key := transport.WithKey(func(*http.Request) (string, error) { return "account", nil })
-	calls, err := transport.New(p, nil, append(opts, key)...)
-	require.NoError(t, err)
+	calls := testkit.Must(transport.New(p, nil, append(opts, key)...))
 	return calls, func() (left []int) {
-		rows, err := p.Status(t.Context(), "account")
-		require.NoError(t, err)
+		rows := testkit.Must(p.Status(t.Context(), "account"))
 		for _, row := range rows {
 			left = append(left, row.Remaining)
 		}
@@ -82,10 +78,8 @@ func TestRetryableHTTP(t *testing.T) {
 	// The transport waits.
 	client.Backoff = func(time.Duration, time.Duration, int, *http.Response) time.Duration { return 0 }
 	began := time.Now()
-	response, err = client.Post(server.URL, "text/plain", []byte("body"))
-	require.NoError(t, err)
-	text, err := io.ReadAll(response.Body)
-	require.NoError(t, err)
+	response = testkit.Must(client.Post(server.URL, "text/plain", []byte("body")))
+	text := testkit.Must(io.ReadAll(response.Body))
 	require.NoError(t, response.Body.Close())
 	require.Equal(t, "body", string(text))
 	require.EqualValues(t, 2, requests.Load())
@@ -134,9 +128,7 @@ func TestGeneratedSDK(t *testing.T) {
 	sdk := openai.NewClient(option.WithBaseURL(server.URL), option.WithAPIKey(secret), option.WithMaxRetries(1),
 		option.WithHTTPClient(&http.Client{Transport: calls}))
 	ask := openai.ChatCompletionNewParams{Model: "m", Messages: []openai.ChatCompletionMessageParamUnion{openai.UserMessage("hi")}}
-	answer, err := sdk.Chat.Completions.New(t.Context(), ask)
-	require.NoError(t, err)
-	require.Equal(t, "hello", answer.Choices[0].Message.Content)
+	require.Equal(t, "hello", testkit.Must(sdk.Chat.Completions.New(t.Context(), ask)).Choices[0].Message.Content)
 	require.EqualValues(t, 2, requests.Load(), "the SDK's own retry")
 	before := left()
 	require.Equal(t, []int{hourly - estimate - actual, atOnce}, before, "a 429 that says nothing leaves the estimate")
@@ -154,8 +146,7 @@ func TestGeneratedSDK(t *testing.T) {
 	require.Equal(t, atOnce, left()[1])
 	require.Equal(t, before[0]-actual, left()[0])
 
-	keys, err := rdb.Keys(t.Context(), "*").Result()
-	require.NoError(t, err)
+	keys := testkit.Must(rdb.Keys(t.Context(), "*").Result())
 	require.NotEmpty(t, keys)
 	for _, key := range keys {
 		require.NotContains(t, key, "sk-")

@@ -56,8 +56,7 @@ func serveTransport(addr, url string) {
 // startTransportProcess starts such a process. It ends with the test, or when it is killed.
 func startTransportProcess(t *testing.T, addr, url string) (kill func()) {
 	t.Helper()
-	program, err := os.Executable()
-	require.NoError(t, err)
+	program := testkit.Must(os.Executable())
 	cmd := exec.Command(program)
 	cmd.Env = append(os.Environ(), transportRedis+"="+addr, transportURL+"="+url)
 	cmd.Stderr = os.Stderr

@@ -44,20 +44,17 @@ func TestBansGrow(t *testing.T) {
 				if !e.Frozen && e.Rdb != nil {
 					return // its clock goes on: TestLoginsThatFailAreBanned
 				}
-				p, err := e.Limiter.Policy("api", ginlimit.PerSecond(2).WithAlgorithm(e.Algorithm),
-					ginlimit.WithBan(10*s, 50*s))
-				require.NoError(t, err)
+				p := testkit.Must(e.Limiter.Policy("api", ginlimit.PerSecond(2).WithAlgorithm(e.Algorithm),
+					ginlimit.WithBan(10*s, 50*s)))
 				for i, step := range steps {
 					e.Advance(step.after)
-					res, err := p.Allow(t.Context(), "alice")
-					require.NoError(t, err)
+					res := testkit.Must(p.Allow(t.Context(), "alice"))
 					require.Equal(t, step.wait, res.RetryAfter, "step %d: %+v", i, res)
 					require.Equal(t, step.wait == 0, res.Allowed, "step %d", i)
 					if step.wait > 0 {
 						require.Zero(t, res.Remaining)
 						require.GreaterOrEqual(t, res.ResetAfter, step.wait)
-						peek, err := p.Peek(t.Context(), "alice")
-						require.NoError(t, err)
+						peek := testkit.Must(p.Peek(t.Context(), "alice"))
 						require.False(t, peek.Allowed)
 						require.Equal(t, step.wait, peek.RetryAfter)
 					}
@@ -70,34 +67,25 @@ func TestBansGrow(t *testing.T) {
 func TestWhatBansNobody(t *testing.T) {
 	t.Parallel()
 	testkit.OnEveryEngine(t, func(t *testing.T, e testkit.Engine) {
-		p, err := e.Limiter.Policy("api", ginlimit.PerHour(2),
-			ginlimit.WithBan(24*time.Hour, 48*time.Hour))
-		require.NoError(t, err)
-		res, err := p.AllowN(t.Context(), "alice", 3)
-		require.NoError(t, err)
+		p := testkit.Must(e.Limiter.Policy("api", ginlimit.PerHour(2),
+			ginlimit.WithBan(24*time.Hour, 48*time.Hour)))
+		res := testkit.Must(p.AllowN(t.Context(), "alice", 3))
 		require.Negative(t, res.RetryAfter, "more than the burst")
-		res, err = p.AllowUpTo(t.Context(), "alice", 3)
-		require.NoError(t, err)
+		res = testkit.Must(p.AllowUpTo(t.Context(), "alice", 3))
 		require.Equal(t, 2, res.Granted)
-		_, err = p.AllowUpTo(t.Context(), "alice", 3)
-		require.NoError(t, err)
-		_, err = p.Peek(t.Context(), "alice")
-		require.NoError(t, err)
+		testkit.Must(p.AllowUpTo(t.Context(), "alice", 3))
+		testkit.Must(p.Peek(t.Context(), "alice"))
 		require.NoError(t, p.Refund(t.Context(), "alice", 1))
-		res, err = p.Allow(t.Context(), "alice")
-		require.NoError(t, err)
+		res = testkit.Must(p.Allow(t.Context(), "alice"))
 		require.True(t, res.Allowed)
 
-		res, err = p.Allow(t.Context(), "alice")
-		require.NoError(t, err)
+		res = testkit.Must(p.Allow(t.Context(), "alice"))
 		require.InDelta(t, 24*time.Hour, res.RetryAfter, float64(time.Minute))
 		require.NoError(t, p.Refund(t.Context(), "alice", 1))
-		res, err = p.Allow(t.Context(), "alice")
-		require.NoError(t, err)
+		res = testkit.Must(p.Allow(t.Context(), "alice"))
 		require.False(t, res.Allowed, "a refund ends no ban")
 		require.NoError(t, p.Reset(t.Context(), "alice"))
-		res, err = p.Allow(t.Context(), "alice")
-		require.NoError(t, err)
+		res = testkit.Must(p.Allow(t.Context(), "alice"))
 		require.True(t, res.Allowed)
 		require.Equal(t, 1, res.Remaining)
 	})
@@ -110,13 +98,12 @@ func TestBannedClientWithoutALimit(t *testing.T) {
 	testkit.OnEveryEngine(t, func(t *testing.T, e testkit.Engine) {
 		limit := ginlimit.PerHour(1)
 		router := gin.New()
-		p, err := e.Limiter.Policy("api",
+		p := testkit.Must(e.Limiter.Policy("api",
 			ginlimit.WithBan(2*time.Hour, 2*time.Hour), ginlimit.WithHeaders(ginlimit.RateLimitDraft),
 			ginlimit.WithKey(func(*gin.Context) (string, error) { return "alice", nil }),
 			ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) {
 				return []ginlimit.Limit{limit}, nil
-			}))
-		require.NoError(t, err)
+			})))
 		router.GET("/", p.Handler())
 		get := func() *httptest.ResponseRecorder {
 			w := httptest.NewRecorder()
@@ -130,9 +117,7 @@ func TestBannedClientWithoutALimit(t *testing.T) {
 		require.Equal(t, http.StatusTooManyRequests, w.Code)
 		require.Contains(t, w.Body.String(), `"violated-policies":[]`)
 		require.Contains(t, w.Header().Get("Retry-After"), "7")
-		res, err := p.Allow(t.Context(), "alice")
-		require.NoError(t, err)
-		require.Zero(t, res.Remaining)
+		require.Zero(t, testkit.Must(p.Allow(t.Context(), "alice")).Remaining)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		require.ErrorIs(t, p.Wait(ctx, "alice"), context.DeadlineExceeded, "a ban holds for all")

@@ -28,14 +28,12 @@ func TestCalendarText(t *testing.T) {
 		"500/month from 31":                        ginlimit.CalendarMonth(nil, 31),
 		"500/month from 15 in Europe/Berlin":       ginlimit.CalendarMonth(berlin, 15),
 	} {
-		got, err := ginlimit.ParseLimit(text)
-		require.NoError(t, err)
+		got := testkit.Must(ginlimit.ParseLimit(text))
 		require.Equal(t, ginlimit.PerCalendar(500, want), got)
 		require.True(t, ginlimit.PerCalendar(500, want) == got, "comparable: %s", text)
 		require.Equal(t, text, got.String())
 
-		encoded, err := json.Marshal(map[string]ginlimit.Limit{"l": got})
-		require.NoError(t, err)
+		encoded := testkit.Must(json.Marshal(map[string]ginlimit.Limit{"l": got}))
 		var decoded map[string]ginlimit.Limit
 		require.NoError(t, json.Unmarshal(encoded, &decoded))
 		require.Equal(t, got, decoded["l"])

@@ -52,8 +52,7 @@ func reserves(costs ...int) func(t *testing.T, p *ginlimit.Policy) ginlimit.Resu
 	return func(t *testing.T, p *ginlimit.Policy) (last ginlimit.Result) {
 		t.Helper()
 		for _, n := range costs {
-			r, err := p.Reserve(t.Context(), "alice", n)
-			require.NoError(t, err)
+			r := testkit.Must(p.Reserve(t.Context(), "alice", n))
 			r.Release()
 			last = r.Result()
 		}
@@ -124,14 +123,12 @@ func denials() map[string]denial {
 		}, rate, ""},
 		"AllowUpTo": {opts{hour}, func(t *testing.T, p *ginlimit.Policy) ginlimit.Result {
 			takes(1)(t, p)
-			r, err := p.AllowUpTo(t.Context(), "alice", 9)
-			require.NoError(t, err)
+			r := testkit.Must(p.AllowUpTo(t.Context(), "alice", 9))
 			return r
 		}, rate, ""},
 		"Reserve": {opts{hour}, func(t *testing.T, p *ginlimit.Policy) ginlimit.Result {
 			takes(1)(t, p)
-			r, err := p.Reserve(t.Context(), "alice", 1)
-			require.NoError(t, err)
+			r := testkit.Must(p.Reserve(t.Context(), "alice", 1))
 			return r.Result()
 		}, rate, ""},
 		"Reserve, without a token": {opts{hour, ginlimit.InFlight(9)}, acquires, rate, ""},

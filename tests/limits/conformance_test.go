@@ -54,9 +54,7 @@ func TestSeveralLimitsAreChargedAllOrNone(t *testing.T) {
 		r = e.AllowN(t, 1, minute, hour) // the hour denies, and the minute keeps its token
 		require.False(t, r.Allowed)
 		require.Equal(t, hour, r.Limit)
-		p, err := e.Limiter.Peek(t.Context(), "k", minute)
-		require.NoError(t, err)
-		require.Equal(t, 1, p.Remaining)
+		require.Equal(t, 1, testkit.Must(e.Limiter.Peek(t.Context(), "k", minute)).Remaining)
 	})
 }
 
@@ -118,8 +116,7 @@ func TestUnlimitedAndProhibitedAreNotCounted(t *testing.T) {
 		}
 		require.NoError(t, e.Limiter.Block(ctx, "k", time.Hour, prohibited))
 		require.NoError(t, e.Limiter.Block(ctx, "b", time.Hour, hour, prohibited))
-		r, err := e.Limiter.Peek(ctx, "b", hour)
-		require.NoError(t, err)
+		r = testkit.Must(e.Limiter.Peek(ctx, "b", hour))
 		require.False(t, r.Allowed, "the limit that is counted is blocked")
 		require.ErrorIs(t, e.Limiter.Block(ctx, "k", time.Hour, unlimited), ginlimit.ErrInvalidArgument)
 	})
@@ -171,8 +168,7 @@ func TestLargestLimitsStayExact(t *testing.T) {
 			require.NoError(t, err, "a level that passes every number is told as the largest one")
 			require.False(t, r.Allowed)
 
-			r, err = ask(t.Context(), "b", ginlimit.Limit{Rate: 120_000_000, Period: time.Minute, Burst: 991})
-			require.NoError(t, err)
+			r = testkit.Must(ask(t.Context(), "b", ginlimit.Limit{Rate: 120_000_000, Period: time.Minute, Burst: 991}))
 			require.Equal(t, (1<<53-1-990+1999)/2000*time.Millisecond, r.RetryAfter, "by the unit")
 		}
 	})

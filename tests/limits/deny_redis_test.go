@@ -22,8 +22,7 @@ func TestRememberedDenialCostsNoTrip(t *testing.T) {
 	t.Parallel()
 	rdb := testkit.Connect(t, testkit.StartRedis(t))
 	limiter, limit := testkit.NewLimiter(t, rdb, testkit.RemembersDenials()), ginlimit.PerDay(1)
-	_, err := limiter.Allow(t.Context(), "k", limit)
-	require.NoError(t, err)
+	testkit.Must(limiter.Allow(t.Context(), "k", limit))
 	before, start := testkit.ScriptCalls(t, rdb), time.Now()
 	var all sync.WaitGroup
 	for range 64 {
@@ -88,10 +87,8 @@ func TestDenyCacheNeverOutlastsAWindow(t *testing.T) {
 			limit := ginlimit.Limit{Rate: 3, Period: 20 * time.Millisecond}
 			fromMemory := 0
 			for range 5000 {
-				before, err := plain.Peek(t.Context(), "k", limit)
-				require.NoError(t, err)
-				r, err := limiter.Allow(t.Context(), "k", limit)
-				require.NoError(t, err)
+				before := testkit.Must(plain.Peek(t.Context(), "k", limit))
+				r := testkit.Must(limiter.Allow(t.Context(), "k", limit))
 				if r.Source == ginlimit.FromCache {
 					fromMemory++
 					require.False(t, before.Allowed, "Redis would have admitted it before")

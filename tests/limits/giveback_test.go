@@ -65,9 +65,7 @@ func TestReservationsGiveBackWhatIsLeft(t *testing.T) {
 		"another process cancels": func(t *testing.T, b testkit.Backend, first *ginlimit.Reservation) {
 			time.Sleep(time.Millisecond)
 			require.NoError(t, first.Cancel(t.Context()))
-			mine, err := b.Other.Reserve(t.Context(), "k", 30, limit)
-			require.NoError(t, err)
-			require.NoError(t, mine.Cancel(t.Context()))
+			require.NoError(t, testkit.Must(b.Other.Reserve(t.Context(), "k", 30, limit)).Cancel(t.Context()))
 			time.Sleep(500 * time.Millisecond)
 		},
 		"a refund": func(t *testing.T, b testkit.Backend, _ *ginlimit.Reservation) {
@@ -85,10 +83,8 @@ func TestReservationsGiveBackWhatIsLeft(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
-				first, err := b.Limiter.Reserve(t.Context(), "k", 50, limit)
-				require.NoError(t, err)
-				second, err := b.Limiter.Reserve(t.Context(), "k", 49, limit)
-				require.NoError(t, err)
+				first := testkit.Must(b.Limiter.Reserve(t.Context(), "k", 50, limit))
+				second := testkit.Must(b.Limiter.Reserve(t.Context(), "k", 49, limit))
 				between(t, b, first)
 				require.Equal(t, 100, testkit.AdmittedNow(t, b.Limiter, "k", limit))
 				require.NoError(t, second.Cancel(t.Context()))
@@ -116,15 +112,12 @@ func resetVoidsReservations(t *testing.T, b testkit.Backend) {
 	testkit.RequireMade(t, p.Block(t.Context(), "k", time.Second))
 	testkit.RequireMade(t, p.Reset(t.Context(), "k"))
 	for _, resets := range []*ginlimit.Policy{p, other, p} { // also of windows that have just begun
-		r, err := p.Reserve(t.Context(), "k", 1)
-		require.NoError(t, err)
+		r := testkit.Must(p.Reserve(t.Context(), "k", 1))
 		require.True(t, r.Result().Allowed)
 		testkit.RequireMade(t, resets.Reset(t.Context(), "k"))
-		slot, err := other.Reserve(t.Context(), "k", 1)
-		require.NoError(t, err)
+		slot := testkit.Must(other.Reserve(t.Context(), "k", 1))
 		require.NoError(t, r.Cancel(t.Context()))
-		status, err := p.Status(t.Context(), "k")
-		require.NoError(t, err)
+		status := testkit.Must(p.Status(t.Context(), "k"))
 		for i, burst := range []int{9, 15, 24, 40} {
 			require.Equal(t, burst-1, status[i].Remaining, "limit %d", i)
 		}
@@ -139,11 +132,9 @@ func TestAResetVoidsAReservationUntilItsPeriodEnds(t *testing.T) {
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		limit := ginlimit.PerMinute(10).WithAlgorithm(ginlimit.FixedWindow)
 		l := testkit.NewLimiter(t, b.Redis, ginlimit.WithTimeout(50*time.Millisecond))
-		_, err := l.Allow(t.Context(), "k", limit)
-		require.NoError(t, err)
+		testkit.Must(l.Allow(t.Context(), "k", limit))
 		time.Sleep(48 * time.Second)
-		r, err := l.Reserve(t.Context(), "k", 1, limit)
-		require.NoError(t, err)
+		r := testkit.Must(l.Reserve(t.Context(), "k", 1, limit))
 		require.NoError(t, l.Reset(t.Context(), "k", limit))
 		require.Equal(t, 10, testkit.AdmittedNow(t, l, "k", limit))
 		time.Sleep(49 * time.Second)
@@ -159,17 +150,14 @@ func TestReservationsGiveBackAllThatIsLeft(t *testing.T) {
 		for _, order := range [][]int{{0, 1, 2, 3, 4}, {4, 3, 2, 1, 0}, {2, 0, 4, 1, 3}} {
 			var all []*ginlimit.Reservation
 			for range order {
-				r, err := b.Limiter.Reserve(t.Context(), "k", 20, limit)
-				require.NoError(t, err)
+				r := testkit.Must(b.Limiter.Reserve(t.Context(), "k", 20, limit))
 				require.True(t, r.Result().Allowed)
 				all = append(all, r)
 			}
 			for _, i := range order {
 				require.NoError(t, all[i].Cancel(t.Context()))
 			}
-			r, err := b.Other.Peek(t.Context(), "k", limit)
-			require.NoError(t, err)
-			require.Equal(t, 100, r.Remaining)
+			require.Equal(t, 100, testkit.Must(b.Other.Peek(t.Context(), "k", limit)).Remaining)
 		}
 	})
 }
@@ -178,16 +166,11 @@ func TestReservationsGiveBackAllThatIsLeft(t *testing.T) {
 func TestBusyBucketsGiveBackWhatIsLeft(t *testing.T) {
 	limit := ginlimit.PerMinute(6000)
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
-		_, err := b.Other.AllowN(t.Context(), "k", 5000, limit)
-		require.NoError(t, err)
-		r, err := b.Limiter.Reserve(t.Context(), "k", 1000, limit)
-		require.NoError(t, err)
+		testkit.Must(b.Other.AllowN(t.Context(), "k", 5000, limit))
+		r := testkit.Must(b.Limiter.Reserve(t.Context(), "k", 1000, limit))
 		time.Sleep(20 * time.Second) // 2000 of the 5000 have flowed back
-		_, err = b.Other.AllowUpTo(t.Context(), "k", 6000, limit)
-		require.NoError(t, err)
+		testkit.Must(b.Other.AllowUpTo(t.Context(), "k", 6000, limit))
 		require.NoError(t, r.Settle(t.Context(), 412))
-		after, err := b.Other.Peek(t.Context(), "k", limit)
-		require.NoError(t, err)
-		require.Equal(t, 588, after.Remaining)
+		require.Equal(t, 588, testkit.Must(b.Other.Peek(t.Context(), "k", limit)).Remaining)
 	})
 }

@@ -88,8 +88,7 @@ func TestEightProcessesAdmitTheRate(t *testing.T) {
 	require.LessOrEqual(t, float64(admitted.Load()), most)
 
 	least := 1000*time.Since(empty).Seconds() - 1
-	left, err := limiters[0].Peek(t.Context(), "k", limit)
-	require.NoError(t, err)
+	left := testkit.Must(limiters[0].Peek(t.Context(), "k", limit))
 	t.Logf("%d admitted and %d left of %.0f", admitted.Load(), left.Remaining, least)
 	require.GreaterOrEqual(t, float64(admitted.Load())+float64(left.Remaining), 0.9*least)
 }
@@ -99,20 +98,15 @@ func TestADeniedRequestConsumesNothing(t *testing.T) {
 	t.Parallel()
 	limiter := separateLimiters(t, 1)[0]
 	limit := ginlimit.PerHour(4)
-	_, err := limiter.AllowN(t.Context(), "k", 3, limit)
-	require.NoError(t, err)
-	first, err := limiter.AllowN(t.Context(), "k", 2, limit)
-	require.NoError(t, err)
+	testkit.Must(limiter.AllowN(t.Context(), "k", 3, limit))
+	first := testkit.Must(limiter.AllowN(t.Context(), "k", 2, limit))
 	for range 200 {
-		r, err := limiter.AllowN(t.Context(), "k", 2, limit)
-		require.NoError(t, err)
+		r := testkit.Must(limiter.AllowN(t.Context(), "k", 2, limit))
 		require.False(t, r.Allowed)
 		require.LessOrEqual(t, r.RetryAfter, first.RetryAfter)
 		require.LessOrEqual(t, r.ResetAfter, first.ResetAfter)
 	}
-	r, err := limiter.Allow(t.Context(), "k", limit)
-	require.NoError(t, err)
-	require.True(t, r.Allowed)
+	require.True(t, testkit.Must(limiter.Allow(t.Context(), "k", limit)).Allowed)
 }
 
 // Guarantee 3: waiting RetryAfter admits, and 5 ms less does not. The clock of the server is real, so
@@ -129,26 +123,22 @@ func TestWaitingRetryAfterAdmits(t *testing.T) {
 			for attempt := 0; ; attempt++ {
 				require.Less(t, attempt, 500, "every wait took too long")
 				key := fmt.Sprint(i, attempt)
-				_, err := limiter.AllowN(t.Context(), key, int(testkit.Burst(limit)), limit)
-				require.NoError(t, err)
+				testkit.Must(limiter.AllowN(t.Context(), key, int(testkit.Burst(limit)), limit))
 				asked := time.Now()
-				r, err := limiter.Allow(t.Context(), key, limit)
-				require.NoError(t, err)
+				r := testkit.Must(limiter.Allow(t.Context(), key, limit))
 				if r.Allowed {
 					continue // a token came back in between
 				}
 				answered := time.Now()
 
 				<-time.After(time.Until(answered.Add(r.RetryAfter - 5*time.Millisecond)))
-				early, err := limiter.Peek(t.Context(), key, limit)
-				require.NoError(t, err)
+				early := testkit.Must(limiter.Peek(t.Context(), key, limit))
 				if time.Since(asked) < r.RetryAfter-time.Millisecond {
 					require.False(t, early.Allowed, "5 ms early")
 				}
 				onTime := time.Since(asked) < r.RetryAfter-time.Millisecond
 				<-time.After(time.Until(answered.Add(r.RetryAfter)))
-				r, err = limiter.Allow(t.Context(), key, limit)
-				require.NoError(t, err)
+				r = testkit.Must(limiter.Allow(t.Context(), key, limit))
 				require.True(t, r.Allowed, "after RetryAfter")
 				if onTime {
 					return
@@ -169,8 +159,7 @@ func TestRemainingIsExactAfterTheFirstHit(t *testing.T) {
 		for _, rate := range []int{1, 2, 3, 5, 6, 7, 9, 10, 11, 13, 17, 29, 30, 33, 60, 69, 77, 99, 100, 101,
 			113, 128, 300, 333, 500, 997, 1000, 1001, 3600, 5000, 9999, 10007, 86400} {
 			limit := ginlimit.Limit{Rate: rate, Period: period}
-			r, err := limiter.Allow(t.Context(), limit.String(), limit)
-			require.NoError(t, err)
+			r := testkit.Must(limiter.Allow(t.Context(), limit.String(), limit))
 			require.True(t, r.Allowed)
 			require.Equal(t, rate-1, r.Remaining, limit)
 			pairs++
@@ -196,18 +185,15 @@ func TestChangesDelayNoClock(t *testing.T) {
 			late := time.Hour
 			for try := 0; try < 3 && late > most; try++ { // a busy machine may be late in each script
 				key := fmt.Sprint(try)
-				_, err := p.AllowN(t.Context(), key, 5000)
-				require.NoError(t, err)
+				testkit.Must(p.AllowN(t.Context(), key, 5000))
 				require.NoError(t, p.Block(t.Context(), key, time.Hour))
-				before, err := p.Peek(t.Context(), key)
-				require.NoError(t, err)
+				before := testkit.Must(p.Peek(t.Context(), key))
 				begin := time.Now()
 				for range changes {
 					require.NoError(t, p.Refund(t.Context(), key, 1))
 				}
 				passed := time.Since(begin)
-				after, err := p.Peek(t.Context(), key)
-				require.NoError(t, err)
+				after := testkit.Must(p.Peek(t.Context(), key))
 				late = min(late, after.RetryAfter-before.RetryAfter+passed)
 			}
 			require.LessOrEqual(t, late, most)
@@ -216,12 +202,9 @@ func TestChangesDelayNoClock(t *testing.T) {
 	t.Run("record", func(t *testing.T) {
 		t.Parallel()
 		p := testkit.NewPolicy(t, limiter, "record", ginlimit.PerHour(10_000))
-		_, err := p.AllowN(t.Context(), "k", 5000)
-		require.NoError(t, err)
+		testkit.Must(p.AllowN(t.Context(), "k", 5000))
 		giveBack := func() {
-			r, err := p.Reserve(t.Context(), "k", 2)
-			require.NoError(t, err)
-			require.NoError(t, r.Settle(t.Context(), 1))
+			require.NoError(t, testkit.Must(p.Reserve(t.Context(), "k", 2)).Settle(t.Context(), 1))
 		}
 		giveBack()
 		begin := time.Now()
@@ -229,13 +212,10 @@ func TestChangesDelayNoClock(t *testing.T) {
 			giveBack()
 		}
 		passed, key := time.Since(begin), "ginlimit:{record|k}:h:back"
-		value, err := client.Get(t.Context(), key).Result()
-		require.NoError(t, err)
-		left, err := client.PTTL(t.Context(), key).Result()
-		require.NoError(t, err)
+		value := testkit.Must(client.Get(t.Context(), key).Result())
+		left := testkit.Must(client.PTTL(t.Context(), key).Result())
 		var ends int64
-		_, err = fmt.Sscan(value, &ends)
-		require.NoError(t, err)
+		testkit.Must(fmt.Sscan(value, &ends))
 		require.LessOrEqual(t, passed-(time.Duration(ends)*time.Millisecond-left), most, value)
 	})
 }

@@ -46,8 +46,7 @@ func TestKindsOfLimitsEqualTheProcess(t *testing.T) {
 					if reset = reset || s.Op == "Reset"; reset && s.Op == "Settle" {
 						s.Op, s.D = "Peek", 0 // in Redis it gives nothing back so soon after a reset
 					}
-					want, err := s.Apply(t.Context(), model)
-					require.NoError(t, err)
+					want := testkit.Must(s.Apply(t.Context(), model))
 					got, err := s.Apply(t.Context(), e.Limiter)
 					if e.Frozen && (s.Op == "Settle" || s.Op == "Reset") { // the time goes on by which claims are reckoned
 						e.Advance(100 * time.Millisecond)

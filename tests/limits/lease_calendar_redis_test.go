@@ -43,7 +43,6 @@ func TestLeasesOfACalendarQuotaLoseNothing(t *testing.T) {
 	all.Wait()
 	require.NoError(t, limiter.Close())
 	require.Positive(t, leased.Load())
-	r, err := testkit.NewPolicy(t, testkit.NewLimiter(t, rdb), "api", limit).Peek(t.Context(), "alice")
-	require.NoError(t, err)
+	r := testkit.Must(testkit.NewPolicy(t, testkit.NewLimiter(t, rdb), "api", limit).Peek(t.Context(), "alice"))
 	require.EqualValues(t, quota, admitted.Load()+int64(r.Remaining))
 }

@@ -24,17 +24,14 @@ func TestARareKeyCostsNoMore(t *testing.T) {
 				var keys [][]string
 				for _, lease := range []time.Duration{0, 200 * time.Millisecond, time.Second / 2} {
 					l := testkit.NewLimiter(t, b.Client(t), ginlimit.WithLease(lease), testkit.RemembersDenials())
-					_, err := l.Allow(t.Context(), "warm", limit)
-					require.NoError(t, err)
+					testkit.Must(l.Allow(t.Context(), "warm", limit))
 					b.Mini.FlushAll()
 					before := b.Hook.Calls.Load()
 					for range 50 {
-						_, err := l.Allow(t.Context(), "k", limit)
-						require.NoError(t, err)
+						testkit.Must(l.Allow(t.Context(), "k", limit))
 						b.Advance(time.Second)
 					}
-					_, err = l.Allow(t.Context(), "k", limit)
-					require.NoError(t, err)
+					testkit.Must(l.Allow(t.Context(), "k", limit))
 					calls, keys = append(calls, b.Hook.Calls.Load()-before), append(keys, slices.Clone(b.Mini.Keys()))
 					require.Zero(t, l.Stats().Leased)
 				}
@@ -59,9 +56,7 @@ func TestALeaseThatIsUsedNoMore(t *testing.T) {
 			testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
 				limit := ginlimit.PerHour(3600).WithBurst(1000)
 				l := b.Limiter(t)
-				r, err := l.AllowN(t.Context(), "k", int(c.before), limit)
-				require.NoError(t, err)
-				require.True(t, r.Allowed)
+				require.True(t, testkit.Must(l.AllowN(t.Context(), "k", int(c.before), limit)).Allowed)
 				require.Equal(t, "rrrlrlllrll", testkit.Sources(t, l, 11, limit))
 				before := b.Hook.Calls.Load()
 				b.Advance(time.Hour)
@@ -96,12 +91,10 @@ func TestADecisionByALeaseAllocatesNothingMore(t *testing.T) {
 	}
 	byRedis := measure(plain, ginlimit.FromRedis)
 	for range 2000 { // until enough is leased
-		_, err := leased.Allow(ctx, "alice")
-		require.NoError(t, err)
+		testkit.Must(leased.Allow(ctx, "alice"))
 	}
 	for { // a new lease of two thousand tokens or more
-		r, err := leased.Allow(ctx, "alice")
-		require.NoError(t, err)
+		r := testkit.Must(leased.Allow(ctx, "alice"))
 		if r.Source == ginlimit.FromRedis {
 			break
 		}

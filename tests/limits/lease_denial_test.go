@@ -45,8 +45,7 @@ func TestAClientThatWaitsIsAdmitted(t *testing.T) {
 						}
 						if i%2 == 0 { // while the denial is remembered
 							b.Advance(min(last.RetryAfter/3, 20*time.Millisecond).Truncate(time.Millisecond))
-							r, err := p.Allow(t.Context(), "alice")
-							require.NoError(t, err)
+							r := testkit.Must(p.Allow(t.Context(), "alice"))
 							if r.Allowed { // somebody gave back
 								continue
 							}
@@ -55,8 +54,7 @@ func TestAClientThatWaitsIsAdmitted(t *testing.T) {
 						sources[last.Source]++
 						require.Positive(t, last.RetryAfter)
 						b.Advance(last.RetryAfter)
-						r, err := p.Allow(t.Context(), "alice")
-						require.NoError(t, err)
+						r := testkit.Must(p.Allow(t.Context(), "alice"))
 						require.True(t, r.Allowed, "round %d: after %s, %+v", i, last.RetryAfter, r)
 					}
 					require.NotEmpty(t, sources)
@@ -84,8 +82,7 @@ func TestRemainingCanBeTaken(t *testing.T) {
 					var last ginlimit.Result
 					for i := range calls {
 						for _, l := range []*testkit.Limiter{other, l} {
-							r, err := l.Allow(t.Context(), "k", limits...)
-							require.NoError(t, err)
+							r := testkit.Must(l.Allow(t.Context(), "k", limits...))
 							if last = r; r.Source == ginlimit.FromLease {
 								require.Zero(t, r.RetryAfter)
 							}
@@ -115,21 +112,18 @@ func TestTokensOfBothTakeOneTimeout(t *testing.T) {
 				l, other := b.Limiter(t, timeout), b.Limiter(t, timeout)
 				var last ginlimit.Result
 				for range 40 {
-					r, err := l.Allow(t.Context(), "k", limit)
-					require.NoError(t, err)
+					r := testkit.Must(l.Allow(t.Context(), "k", limit))
 					last = r
 				}
 				require.Equal(t, ginlimit.FromLease, last.Source)
 				held := last.Remaining
-				r, err := other.Peek(t.Context(), "k", limit)
-				require.NoError(t, err)
-				r, err = other.AllowN(t.Context(), "k", r.Remaining-held, limit)
-				require.NoError(t, err)
+				r := testkit.Must(other.Peek(t.Context(), "k", limit))
+				r = testkit.Must(other.AllowN(t.Context(), "k", r.Remaining-held, limit))
 				require.True(t, r.Allowed)
 
 				b.Hook.Wait.Store(int64(way))
 				start := time.Now()
-				r, err = l.AllowN(t.Context(), "k", held+1, limit)
+				r, err := l.AllowN(t.Context(), "k", held+1, limit)
 				require.ErrorIs(t, err, want)
 				require.Equal(t, want == nil, r.Allowed)
 				require.LessOrEqual(t, time.Since(start), ginlimit.DefaultTimeout*11/10)

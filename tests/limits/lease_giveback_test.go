@@ -23,8 +23,7 @@ func TestNothingIsLostBesideALease(t *testing.T) {
 			return -1
 		},
 		"settlements": func(t *testing.T, l *testkit.Limiter) int {
-			r, err := l.Reserve(t.Context(), "k", 2, limit)
-			require.NoError(t, err)
+			r := testkit.Must(l.Reserve(t.Context(), "k", 2, limit))
 			if !r.Result().Allowed {
 				return 0
 			}
@@ -32,9 +31,7 @@ func TestNothingIsLostBesideALease(t *testing.T) {
 			return 1
 		},
 		"cancels": func(t *testing.T, l *testkit.Limiter) int {
-			r, err := l.Reserve(t.Context(), "k", 2, limit)
-			require.NoError(t, err)
-			require.NoError(t, r.Cancel(t.Context()))
+			require.NoError(t, testkit.Must(l.Reserve(t.Context(), "k", 2, limit)).Cancel(t.Context()))
 			return 0
 		},
 	} {
@@ -46,8 +43,7 @@ func TestNothingIsLostBesideALease(t *testing.T) {
 				run := func(length time.Duration) (used int) {
 					for i := range int(length / time.Millisecond) {
 						for _, l := range all {
-							r, err := l.Allow(t.Context(), "k", limit)
-							require.NoError(t, err)
+							r := testkit.Must(l.Allow(t.Context(), "k", limit))
 							used += r.Granted
 						}
 						if i%20 == 0 {
@@ -79,18 +75,15 @@ func TestACancelUnderALeaseGivesBackOnce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
 				l := b.Limiter(t)
-				p, err := l.Policy("api", limit, ginlimit.WithLease(time.Second))
-				require.NoError(t, err)
+				p := testkit.Must(l.Policy("api", limit, ginlimit.WithLease(time.Second)))
 				b.Busy(t, func() (ginlimit.Result, error) { return p.Allow(t.Context(), "192.0.2.1") })
 				for range 100 { // so that enough is leased
 					b.Advance(5 * time.Millisecond)
-					_, err := p.Allow(t.Context(), "192.0.2.1")
-					require.NoError(t, err)
+					testkit.Must(p.Allow(t.Context(), "192.0.2.1"))
 				}
 				take := func() (n int) { // all that there is now
 					for {
-						mine, err := p.Allow(t.Context(), "192.0.2.1")
-						require.NoError(t, err)
+						mine := testkit.Must(p.Allow(t.Context(), "192.0.2.1"))
 						if !mine.Allowed {
 							return n
 						}
@@ -98,8 +91,7 @@ func TestACancelUnderALeaseGivesBackOnce(t *testing.T) {
 					}
 				}
 				b.Advance(2 * time.Second) // the bucket is full
-				r, err := p.Reserve(t.Context(), "192.0.2.1", 40)
-				require.NoError(t, err)
+				r := testkit.Must(p.Reserve(t.Context(), "192.0.2.1", 40))
 				b.Advance(row.takes)
 				take()
 				require.NoError(t, r.Cancel(t.Context()))

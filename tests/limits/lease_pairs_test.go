@@ -24,8 +24,7 @@ func admittedBy(t *testing.T, policies ...*ginlimit.Policy) (n int) {
 	for denied := 0; denied < len(policies); {
 		denied = 0
 		for _, p := range policies {
-			r, err := p.Allow(t.Context(), "alice")
-			require.NoError(t, err)
+			r := testkit.Must(p.Allow(t.Context(), "alice"))
 			if n += r.Granted; !r.Allowed {
 				denied++
 			}
@@ -72,8 +71,7 @@ func TestALeaseLeavesALargeFloor(t *testing.T) {
 		require.Equal(t, 1, admittedBy(t, batch))
 		require.Equal(t, leaseBurst-1, admittedBy(t, people))
 		batch = testkit.Derive(t, people, ginlimit.WithFloor(leaseBurst))
-		r, err := batch.Allow(t.Context(), "another")
-		require.NoError(t, err)
+		r := testkit.Must(batch.Allow(t.Context(), "another"))
 		require.Equal(t, ginlimit.Result{
 			Limit: testkit.LeasePerMinute, Name: "api", RetryAfter: -1, Source: ginlimit.FromPolicy, Cause: ginlimit.CauseNever,
 		}, r)
@@ -94,8 +92,7 @@ func TestAnotherPlanEndsALease(t *testing.T) {
 			b.Advance(5 * time.Second)
 			used := b.Leases(t, p)
 			plan = []ginlimit.Limit{other}
-			got, err := p.Allow(t.Context(), "alice")
-			require.NoError(t, err)
+			got := testkit.Must(p.Allow(t.Context(), "alice"))
 			require.NotEqual(t, ginlimit.FromLease, got.Source, "%s", other)
 			require.Equal(t, other.Rate > 1, got.Allowed, "%s", other)
 			if other.Rate == 1 {

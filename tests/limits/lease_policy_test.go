@@ -60,16 +60,10 @@ func TestRoomForLeases(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
 				l := testkit.NewLimiter(t, b.Client(t), ginlimit.WithLease(row.lease))
-				all, err := l.AllowUpTo(t.Context(), "at once", 2000, row.limits...)
-				require.NoError(t, err)
-				require.Equal(t, row.atOnce, all.Granted)
+				require.Equal(t, row.atOnce, testkit.Must(l.AllowUpTo(t.Context(), "at once", 2000, row.limits...)).Granted)
 				require.Equal(t, row.atOnce, testkit.AdmittedNow(t, l, "k", row.limits...), "one by one")
-				peek, err := l.Peek(t.Context(), "untouched", row.limits...)
-				require.NoError(t, err)
-				require.Equal(t, row.atOnce, peek.Remaining)
-				denied, err := l.AllowN(t.Context(), "untouched", row.atOnce+1, row.limits...)
-				require.NoError(t, err)
-				require.False(t, denied.Allowed)
+				require.Equal(t, row.atOnce, testkit.Must(l.Peek(t.Context(), "untouched", row.limits...)).Remaining)
+				require.False(t, testkit.Must(l.AllowN(t.Context(), "untouched", row.atOnce+1, row.limits...)).Allowed)
 			})
 		})
 	}
@@ -97,8 +91,7 @@ func TestAnyLeaseAdmitsNoMore(t *testing.T) {
 					all := []*testkit.Limiter{b.Limiter(t, leases), b.Limiter(t, leases)}
 					admitted := newAdmissions(limit)
 					take := func(i, n int) {
-						r, err := all[i%2].AllowUpTo(t.Context(), "k", n, limit)
-						require.NoError(t, err)
+						r := testkit.Must(all[i%2].AllowUpTo(t.Context(), "k", n, limit))
 						admitted.add(t, r.Granted)
 					}
 					for i := range 1 + testkit.Steps(4) {

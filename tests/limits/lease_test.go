@@ -19,21 +19,17 @@ func TestLease(t *testing.T) {
 	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
 		l := b.Limiter(t)
 		require.Equal(t, "rrrrlrlllrlllllll", testkit.Sources(t, l, 17, testkit.LeasePerMinute))
-		r, err := l.Peek(t.Context(), "k", testkit.LeasePerMinute)
-		require.NoError(t, err)
+		r := testkit.Must(l.Peek(t.Context(), "k", testkit.LeasePerMinute))
 		require.Equal(t, testkit.LeaseBurst-17, r.Remaining)
 		require.Equal(t, "r", testkit.Sources(t, l, 1, testkit.LeasePerMinute))
 
-		want, err := l.Peek(t.Context(), "k", testkit.LeasePerMinute)
-		require.NoError(t, err)
-		r, err = l.AllowN(t.Context(), "k", 3, testkit.LeasePerMinute)
-		require.NoError(t, err)
+		want := testkit.Must(l.Peek(t.Context(), "k", testkit.LeasePerMinute))
+		r = testkit.Must(l.AllowN(t.Context(), "k", 3, testkit.LeasePerMinute))
 		require.Equal(t, ginlimit.Result{
 			Allowed: true, Granted: 3, Limit: testkit.LeasePerMinute, Name: "test", Remaining: r.Remaining,
 			ResetAfter: want.ResetAfter, Source: ginlimit.FromLease,
 		}, r)
-		next, err := l.AllowUpTo(t.Context(), "k", 2, testkit.LeasePerMinute)
-		require.NoError(t, err)
+		next := testkit.Must(l.AllowUpTo(t.Context(), "k", 2, testkit.LeasePerMinute))
 		require.Equal(t, ginlimit.FromLease, next.Source)
 		require.Equal(t, 2, next.Granted)
 		require.Equal(t, r.Remaining-2, next.Remaining)
@@ -63,8 +59,7 @@ func TestLeaseOfAFixedWindow(t *testing.T) {
 			admitted := 0
 			for range 101 {
 				for _, l := range []*testkit.Limiter{l, other} {
-					r, err := l.Allow(t.Context(), "k", limit)
-					require.NoError(t, err)
+					r := testkit.Must(l.Allow(t.Context(), "k", limit))
 					admitted += r.Granted
 				}
 			}
@@ -91,8 +86,7 @@ func TestOwnChangesEndALease(t *testing.T) {
 				require.Equal(t, "l", testkit.Sources(t, l, 1, testkit.LeasePerMinute), "it cannot know")
 				require.NoError(t, change(t.Context(), l))
 				require.Zero(t, l.Stats().Leases)
-				r, err := l.Allow(t.Context(), "k", testkit.LeasePerMinute)
-				require.NoError(t, err)
+				r := testkit.Must(l.Allow(t.Context(), "k", testkit.LeasePerMinute))
 				require.Equal(t, ginlimit.FromRedis, r.Source)
 				require.Equal(t, name != "Block", r.Allowed)
 			})
@@ -104,9 +98,7 @@ func TestOwnChangesEndALease(t *testing.T) {
 			testkit.Sources(t, l, 10, testkit.LeasePerMinute)
 			require.NoError(t, other.Block(t.Context(), "k", 3*time.Hour, testkit.LeasePerMinute))
 			b.Advance(testkit.LeaseLife)
-			r, err := l.Allow(t.Context(), "k", testkit.LeasePerMinute)
-			require.NoError(t, err)
-			require.False(t, r.Allowed)
+			require.False(t, testkit.Must(l.Allow(t.Context(), "k", testkit.LeasePerMinute)).Allowed)
 		})
 	})
 }
@@ -141,16 +133,14 @@ func TestCloseGivesBack(t *testing.T) {
 					testkit.Sources(t, other, 1, row.limit)
 				}
 				require.NoError(t, l.Close())
-				r, err := other.Peek(t.Context(), "k", row.limit)
-				require.NoError(t, err)
+				r := testkit.Must(other.Peek(t.Context(), "k", row.limit))
 				least := row.left
 				if row.algorithm == ginlimit.TokenBucket { // of which a part of a token has flowed back until then
 					least--
 				}
 				require.LessOrEqual(t, r.Remaining, row.left)
 				require.GreaterOrEqual(t, r.Remaining, least)
-				_, err = l.Allow(t.Context(), "k", row.limit)
-				require.ErrorIs(t, err, ginlimit.ErrUnavailable)
+				require.ErrorIs(t, testkit.Err(l.Allow(t.Context(), "k", row.limit)), ginlimit.ErrUnavailable)
 				require.Zero(t, l.Stats().Leases)
 			})
 		})
@@ -185,9 +175,7 @@ func TestAClientsOwnSlidingWindowHasNoLease(t *testing.T) {
 		} {
 			p := testkit.NewPolicy(t, l, name, testkit.LimitsFrom(limits...))
 			for range 40 {
-				r, err := p.Allow(t.Context(), "alice")
-				require.NoError(t, err)
-				require.Equal(t, ginlimit.FromRedis, r.Source, name)
+				require.Equal(t, ginlimit.FromRedis, testkit.Must(p.Allow(t.Context(), "alice")).Source, name)
 				b.Advance(time.Millisecond)
 			}
 		}
@@ -199,14 +187,10 @@ func TestAClientsOwnSlidingWindowHasNoLease(t *testing.T) {
 func TestAPolicyMayHaveNoLease(t *testing.T) {
 	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
 		l := b.Limiter(t)
-		p, err := l.Policy("without", testkit.LeasePerMinute, ginlimit.WithLease(0))
-		require.NoError(t, err)
-		_, err = l.Policy("60/m", ginlimit.PerMinute(60), ginlimit.WithLease(0))
-		require.NoError(t, err)
+		p := testkit.Must(l.Policy("without", testkit.LeasePerMinute, ginlimit.WithLease(0)))
+		testkit.Must(l.Policy("60/m", ginlimit.PerMinute(60), ginlimit.WithLease(0)))
 		for range 20 {
-			r, err := p.Allow(t.Context(), "client")
-			require.NoError(t, err)
-			require.Equal(t, ginlimit.FromRedis, r.Source)
+			require.Equal(t, ginlimit.FromRedis, testkit.Must(p.Allow(t.Context(), "client")).Source)
 		}
 	})
 }
@@ -216,19 +200,16 @@ func TestOfTwoDefaultsOneStays(t *testing.T) {
 	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
 		l := b.Limiter(t, ginlimit.WithLease(time.Second), ginlimit.WithBan(time.Hour, time.Hour))
 		p := testkit.NewPolicy(t, l, "api", ginlimit.PerMinute(600))
-		r, err := p.AllowN(t.Context(), "client", 600)
-		require.NoError(t, err)
+		r := testkit.Must(p.AllowN(t.Context(), "client", 600))
 		require.Equal(t, ginlimit.FromRedis, r.Source)
 		require.Equal(t, 600, r.Granted, "nothing of the burst is kept for leases")
-		r, err = p.Allow(t.Context(), "client")
-		require.NoError(t, err)
+		r = testkit.Must(p.Allow(t.Context(), "client"))
 		require.Equal(t, ginlimit.CauseBan, r.Cause)
 
 		shares := testkit.NewPolicy(t, l, "shared", ginlimit.PerMinute(8),
 			ginlimit.WithShares(func(*gin.Context) (string, int) { return "a", 1 }))
 		for want := range 5 {
-			r, err = shares.Share("a", 1).Allow(t.Context(), "all")
-			require.NoError(t, err)
+			r = testkit.Must(shares.Share("a", 1).Allow(t.Context(), "all"))
 			require.Equal(t, want < 4, r.Allowed)
 		}
 		require.Equal(t, ginlimit.CauseShare, r.Cause)

@@ -132,12 +132,9 @@ func TestADayMayBeEither(t *testing.T) {
 		"10/week":         ginlimit.PerCalendar(10, ginlimit.CalendarWeek(nil, time.Monday)),
 		"10/month":        ginlimit.PerCalendar(10, ginlimit.CalendarMonth(nil, 1)),
 	} {
-		got, err := ginlimit.ParseLimit(text)
-		require.NoError(t, err)
+		got := testkit.Must(ginlimit.ParseLimit(text))
 		require.Equal(t, want, got)
-		text, err := ginlimit.ParseLimit(got.String())
-		require.NoError(t, err)
-		require.Equal(t, want, text)
+		require.Equal(t, want, testkit.Must(ginlimit.ParseLimit(got.String())))
 	}
 }
 
@@ -169,8 +166,7 @@ func TestLimitTextRoundTrips(t *testing.T) {
 	}
 	for want, limit := range limits {
 		assert.Equal(t, want, limit.String())
-		text, err := limit.MarshalText()
-		require.NoError(t, err)
+		text := testkit.Must(limit.MarshalText())
 		var back ginlimit.Limit
 		require.NoError(t, back.UnmarshalText(text), want)
 		assert.Equal(t, limit, back)
@@ -182,19 +178,16 @@ func TestLimitInJSON(t *testing.T) {
 	var policy map[string]ginlimit.Limit
 	require.NoError(t, json.Unmarshal([]byte(`{"login": "5/15m", "search": "10/s burst 20"}`), &policy))
 	assert.Equal(t, ginlimit.PerSecond(10).WithBurst(20), policy["search"])
-	text, err := json.Marshal(policy)
-	require.NoError(t, err)
+	text := testkit.Must(json.Marshal(policy))
 	assert.JSONEq(t, `{"login": "5/15m", "search": "10/s burst 20"}`, string(text))
 
 	require.ErrorIs(t, json.Unmarshal([]byte(`{"login": "5"}`), &policy), ginlimit.ErrInvalidArgument)
-	text, err = json.Marshal(map[string]ginlimit.Limit{"none": {}, "slots": {InFlight: 4}})
-	require.NoError(t, err)
+	text = testkit.Must(json.Marshal(map[string]ginlimit.Limit{"none": {}, "slots": {InFlight: 4}}))
 	require.JSONEq(t, `{"none": "", "slots": "4 in flight"}`, string(text))
 	back := map[string]ginlimit.Limit{}
 	require.NoError(t, json.Unmarshal(text, &back))
 	require.Equal(t, map[string]ginlimit.Limit{"none": {}, "slots": {InFlight: 4}}, back)
-	_, err = json.Marshal(ginlimit.Limit{Rate: 1})
-	require.ErrorIs(t, err, ginlimit.ErrInvalidArgument)
+	require.ErrorIs(t, testkit.Err(json.Marshal(ginlimit.Limit{Rate: 1})), ginlimit.ErrInvalidArgument)
 	kept := ginlimit.PerDay(1)
 	require.Error(t, kept.UnmarshalText([]byte("no")))
 	require.Equal(t, ginlimit.PerDay(1), kept)
@@ -203,13 +196,12 @@ func TestLimitInJSON(t *testing.T) {
 // TestLimitOfRequestsInFlight is of a policy alone, once, and of nothing else beside it in the Limit.
 func TestLimitOfRequestsInFlight(t *testing.T) {
 	t.Parallel()
-	limit, err := ginlimit.ParseLimit("4 in flight")
-	require.NoError(t, err)
+	limit := testkit.Must(ginlimit.ParseLimit("4 in flight"))
 	require.Equal(t, ginlimit.InFlight(4), limit)
 	require.Equal(t, "4 in flight", limit.String())
 	l := testkit.NewLocal(t)
 	hour := ginlimit.PerHour(1)
-	_, err = testkit.NewPolicy(t, l, "plan", testkit.LimitsFrom(hour, limit, limit)).Allow(t.Context(), "k")
+	_, err := testkit.NewPolicy(t, l, "plan", testkit.LimitsFrom(hour, limit, limit)).Allow(t.Context(), "k")
 	for name, err := range map[string]error{
 		"of a client":   err,
 		"twice":         errorOf(l.Policy("test", limit, hour, limit)),
@@ -238,13 +230,10 @@ func TestLimitThatOnlyWindowsCountIsText(t *testing.T) {
 		t.Skip("it has no such limits")
 	}
 	limit := ginlimit.Limit{Rate: testkit.AsInt(1 << 52), Period: 7 * time.Millisecond}
-	_, err := testkit.NewLocal(t).Policy("test", limit)
-	require.ErrorContains(t, err, "too large")
+	require.ErrorContains(t, testkit.Err(testkit.NewLocal(t).Policy("test", limit)), "too large")
 	p := testkit.NewPolicy(t, testkit.NewLocal(t), "test", limit.WithAlgorithm(ginlimit.FixedWindow))
-	result, err := p.Allow(t.Context(), "k")
-	require.NoError(t, err)
-	text, err := json.Marshal(result.Limit)
-	require.NoError(t, err)
+	result := testkit.Must(p.Allow(t.Context(), "k"))
+	text := testkit.Must(json.Marshal(result.Limit))
 	var back ginlimit.Limit
 	require.NoError(t, json.Unmarshal(text, &back))
 	require.Equal(t, result.Limit, back)
@@ -271,11 +260,9 @@ func TestHostileLimitsAreErrors(t *testing.T) {
 	}
 	for _, limit := range limits {
 		assert.NotPanics(t, func() { _ = limit.String() })
-		_, err := l.Allow(t.Context(), "k", limit)
-		assert.ErrorIs(t, err, ginlimit.ErrInvalidArgument, limit)
+		assert.ErrorIs(t, testkit.Err(l.Allow(t.Context(), "k", limit)), ginlimit.ErrInvalidArgument, limit)
 		if limit != (ginlimit.Limit{}) {
-			_, err = limit.MarshalText()
-			assert.ErrorIs(t, err, ginlimit.ErrInvalidArgument, limit)
+			assert.ErrorIs(t, testkit.Err(limit.MarshalText()), ginlimit.ErrInvalidArgument, limit)
 		}
 	}
 }

@@ -19,8 +19,7 @@ import (
 // has requires that a process has a plan of so many a minute.
 func has(t *testing.T, plans *ginlimit.Plans, client string, rate int) {
 	t.Helper()
-	limit, err := testkit.LimitOf(plans, t.Context(), client)
-	require.NoError(t, err)
+	limit := testkit.Must(testkit.LimitOf(plans, t.Context(), client))
 	require.Equal(t, ginlimit.PerMinute(rate), limit)
 }
 
@@ -97,15 +96,13 @@ func TestOldPlansServeForADay(t *testing.T) {
 			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 				s, begin := testkit.NewSource(), time.Now()
 				plans := testkit.PlansOfProcess(t, b, s.Ask)
-				_, err := testkit.LimitOf(plans, t.Context(), "stranger")
-				require.ErrorIs(t, err, ginlimit.ErrUnknownClient)
+				require.ErrorIs(t, testkit.Err(testkit.LimitOf(plans, t.Context(), "stranger")), ginlimit.ErrUnknownClient)
 				has(t, plans, "three", 3)
 				s.Set("three", ginlimit.PerMinute(3), net.ErrClosed)
 				b.Late.Store(late)
 				for ; time.Since(begin) < hour+day-15*time.Minute; time.Sleep(10 * time.Minute) {
 					has(t, plans, "three", 3)
-					_, err := testkit.LimitOf(plans, t.Context(), "stranger")
-					require.ErrorIs(t, err, ginlimit.ErrUnknownClient)
+					require.ErrorIs(t, testkit.Err(testkit.LimitOf(plans, t.Context(), "stranger")), ginlimit.ErrUnknownClient)
 				}
 				time.Sleep(time.Until(begin.Add(hour + day - time.Second/2)))
 				has(t, plans, "three", 3)

@@ -32,12 +32,9 @@ func TestPlansAskOncePerClientAndLife(t *testing.T) {
 		plans := testkit.NewPlans(t, rdb, s)
 		for range 100 {
 			for client, want := range s.Plans {
-				limit, err := testkit.LimitOf(plans, t.Context(), client)
-				require.NoError(t, err)
-				require.Equal(t, want, limit)
+				require.Equal(t, want, testkit.Must(testkit.LimitOf(plans, t.Context(), client)))
 			}
-			_, err := testkit.LimitOf(plans, t.Context(), "nobody")
-			require.ErrorIs(t, err, ginlimit.ErrUnknownClient)
+			require.ErrorIs(t, testkit.Err(testkit.LimitOf(plans, t.Context(), "nobody")), ginlimit.ErrUnknownClient)
 		}
 	}
 	require.EqualValues(t, 4, s.Asked.Load())
@@ -45,8 +42,7 @@ func TestPlansAskOncePerClientAndLife(t *testing.T) {
 		"ginlimit:plan:{plans|nobody}"}, rdb.Keys(t.Context(), "*").Val())
 
 	aging(t, rdb, time.Hour)
-	limit, err := testkit.LimitOf(testkit.NewPlans(t, rdb, s), t.Context(), "three")
-	require.NoError(t, err)
+	limit := testkit.Must(testkit.LimitOf(testkit.NewPlans(t, rdb, s), t.Context(), "three"))
 	require.Equal(t, ginlimit.PerMinute(3), limit)
 	require.EqualValues(t, 5, s.Asked.Load(), "its life is over")
 }
@@ -90,8 +86,7 @@ func TestInvalidationElsewhereOvertakesAQuestion(t *testing.T) {
 	all.Wait()
 	for _, plans := range []*ginlimit.Plans{here, elsewhere, testkit.NewPlans(t, rdb, s)} {
 		untilChecked()
-		limit, err := testkit.LimitOf(plans, t.Context(), "three")
-		require.NoError(t, err)
+		limit := testkit.Must(testkit.LimitOf(plans, t.Context(), "three"))
 		require.Equal(t, ginlimit.PerMinute(4), limit)
 	}
 }
@@ -115,16 +110,13 @@ func TestInvalidationOvertakesAQuestion(t *testing.T) {
 	s.Mu.Unlock()
 	require.NoError(t, plans.Invalidate(t.Context(), "three"))
 	for range 2 {
-		limit, err := testkit.LimitOf(plans, t.Context(), "three")
-		require.NoError(t, err)
+		limit := testkit.Must(testkit.LimitOf(plans, t.Context(), "three"))
 		require.Equal(t, ginlimit.PerMinute(4), limit)
 	}
 	close(old)
 	all.Wait()
-	limit, err := testkit.LimitOf(plans, t.Context(), "three")
-	require.NoError(t, err)
+	limit := testkit.Must(testkit.LimitOf(plans, t.Context(), "three"))
 	require.Equal(t, ginlimit.PerMinute(4), limit)
-	limit, err = testkit.LimitOf(testkit.NewPlans(t, rdb, s), t.Context(), "three")
-	require.NoError(t, err)
+	limit = testkit.Must(testkit.LimitOf(testkit.NewPlans(t, rdb, s), t.Context(), "three"))
 	require.Equal(t, ginlimit.PerMinute(4), limit, "in other processes too")
 }

@@ -72,8 +72,7 @@ func TestSlowSourcesHoldNobodyUp(t *testing.T) {
 		var all sync.WaitGroup
 		for i := range 1000 {
 			all.Go(func() {
-				_, err := testkit.LimitOf(plans, t.Context(), fmt.Sprint("new ", i))
-				assert.ErrorIs(t, err, ginlimit.ErrUnavailable)
+				assert.ErrorIs(t, testkit.Err(testkit.LimitOf(plans, t.Context(), fmt.Sprint("new ", i))), ginlimit.ErrUnavailable)
 				assert.LessOrEqual(t, time.Since(begin), 5*time.Second)
 			})
 		}
@@ -119,17 +118,14 @@ func TestPlansHaveSeveralLimits(t *testing.T) {
 		return plan, nil
 	}
 	process := func() (*ginlimit.Plans, *gin.Engine) {
-		plans, err := testkit.NewLimiter(t, rdb).NewPlans("plans", time.Hour, source)
-		require.NoError(t, err)
+		plans := testkit.Must(testkit.NewLimiter(t, rdb).NewPlans("plans", time.Hour, source))
 		return plans,
 			testkit.Serve(testkit.NewLimiter(t, rdb).Handler("plan", testkit.ByUser(), ginlimit.WithLimitFunc(plans.Limits)))
 	}
 	plans, r := process()
 	others, other := process()
 	for _, p := range []*ginlimit.Plans{plans, others, plans} {
-		limits, err := p.Limits(t.Context(), "c")
-		require.NoError(t, err)
-		require.Equal(t, plan, limits, "in the order of the source")
+		require.Equal(t, plan, testkit.Must(p.Limits(t.Context(), "c")), "in the order of the source")
 	}
 	require.Equal(t, 1, asked, "the second process has it from Redis")
 	require.Equal(t, http.StatusOK, testkit.Get(r, "/", testkit.User("c")).Code)
@@ -141,15 +137,13 @@ func TestPlansHaveSeveralLimits(t *testing.T) {
 	plan = []ginlimit.Limit{ginlimit.PerHour(4)}
 	mu.Unlock()
 	require.NoError(t, plans.Invalidate(t.Context(), "c"))
-	limits, err := plans.Limits(t.Context(), "c")
-	require.NoError(t, err)
+	limits := testkit.Must(plans.Limits(t.Context(), "c"))
 	require.Equal(t, plan, limits)
 	require.Equal(t, http.StatusOK, testkit.Get(r, "/", testkit.User("c")).Code)
 	require.Equal(t, http.StatusTooManyRequests, testkit.Get(r, "/", testkit.User("c")).Code,
 		"the hour's bucket was kept: of it 40 minutes are missing")
 	third, _ := process()
-	limits, err = third.Limits(t.Context(), "c")
-	require.NoError(t, err)
+	limits = testkit.Must(third.Limits(t.Context(), "c"))
 	require.Equal(t, plan, limits, "from Redis")
 }
 
@@ -165,9 +159,8 @@ func TestPlansWithoutLimitsAreFailures(t *testing.T) {
 			rdb, _ := testkit.NewMiniredis(t)
 			var log testkit.Buffer
 			limiter := testkit.NewLimiter(t, rdb, ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
-			plans, err := limiter.NewPlans("plans", time.Hour,
-				func(context.Context, string) ([]ginlimit.Limit, error) { return answer, nil })
-			require.NoError(t, err)
+			plans := testkit.Must(limiter.NewPlans("plans", time.Hour,
+				func(context.Context, string) ([]ginlimit.Limit, error) { return answer, nil }))
 			limits, err := plans.Limits(t.Context(), "c")
 			require.ErrorIs(t, err, ginlimit.ErrUnavailable)
 			require.Empty(t, limits)

@@ -26,8 +26,7 @@ func interleaved(t *testing.T, e testkit.Engine, limiter *testkit.Limiter, first
 	}
 	first()
 	left := func() int {
-		r, err := limiter.Peek(t.Context(), ginlimit.Key("user", "u"), limit)
-		require.NoError(t, err)
+		r := testkit.Must(limiter.Peek(t.Context(), ginlimit.Key("user", "u"), limit))
 		return r.Remaining
 	}
 	require.Equal(t, 1, left())
@@ -80,8 +79,7 @@ func TestADeniedPolicyGivesBackWhatItsRequestTook(t *testing.T) {
 		ask, rdb, limiter := process()
 		askElsewhere, _, _ := process()
 		require.Equal(t, 200, ask("somebody", "full"))
-		_, err := limiter.AllowUpTo(t.Context(), ginlimit.Key("team", "full"), 1000, ginlimit.PerDay(1000))
-		require.NoError(t, err)
+		testkit.Must(limiter.AllowUpTo(t.Context(), ginlimit.Key("team", "full"), 1000, ginlimit.PerDay(1000)))
 
 		var calls atomic.Int64
 		calls.Store(100)

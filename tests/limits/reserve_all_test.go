@@ -23,16 +23,14 @@ func charge(p *ginlimit.Policy, client string, n int) ginlimit.Charge {
 // reserveAll reserves, and wants no error.
 func reserveAll(t *testing.T, charges ...ginlimit.Charge) *ginlimit.Reservation {
 	t.Helper()
-	r, err := ginlimit.ReserveAll(t.Context(), charges...)
-	require.NoError(t, err)
+	r := testkit.Must(ginlimit.ReserveAll(t.Context(), charges...))
 	return r
 }
 
 // remaining returns what is left of the policy's limits for the client "k".
 func remaining(t *testing.T, p *ginlimit.Policy) (left []int) {
 	t.Helper()
-	rows, err := p.Status(t.Context(), "k")
-	require.NoError(t, err)
+	rows := testkit.Must(p.Status(t.Context(), "k"))
 	for _, r := range rows {
 		left = append(left, r.Remaining)
 	}
@@ -114,8 +112,7 @@ func TestReserveAllBesideADefaultLease(t *testing.T) {
 		p, q := testkit.NewPolicy(t, l, "p", testkit.LeasePerMinute), testkit.NewPolicy(t, l, "q", testkit.LeasePerMinute)
 		own := testkit.NewPolicy(t, l, "own", testkit.LeasePerMinute, ginlimit.WithLease(testkit.LeaseLife))
 		for range 30 {
-			r, err := ginlimit.ReserveAll(t.Context(), charge(p, "k", 1), charge(q, "k", 1))
-			require.NoError(t, err)
+			r := testkit.Must(ginlimit.ReserveAll(t.Context(), charge(p, "k", 1), charge(q, "k", 1)))
 			require.Equal(t, ginlimit.FromRedis, r.Result().Source)
 		}
 		_, err := own.Reserve(t.Context(), "k", 1)
@@ -173,15 +170,13 @@ func TestReserveAllFailsAsItsLimits(t *testing.T) {
 	p := testkit.NewPolicy(t, l, "p", ginlimit.PerHour(9))
 	fails := ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) { return nil, lost })
 	q, dry := testkit.NewPolicy(t, l, "q", fails), testkit.NewPolicy(t, l, "dry", fails, ginlimit.WithDryRun())
-	_, err := ginlimit.ReserveAll(t.Context(), charge(p, "k", 1), charge(q, "k", 1))
-	require.ErrorIs(t, err, lost)
+	require.ErrorIs(t, testkit.Err(ginlimit.ReserveAll(t.Context(), charge(p, "k", 1), charge(q, "k", 1))), lost)
 	require.Equal(t, []int{9}, remaining(t, p))
 	r := reserveAll(t, charge(dry, "k", 1), charge(p, "k", 1))
 	require.Equal(t, []string{"p"}, namesOf(r.Results()), "a dry run that cannot decide stops nobody")
 	require.NoError(t, r.Settle(t.Context(), 5, 2))
 	require.Equal(t, []int{7}, remaining(t, p))
-	_, err = ginlimit.ReserveAll(t.Context(), charge(dry, "k", 1))
-	require.ErrorIs(t, err, lost)
+	require.ErrorIs(t, testkit.Err(ginlimit.ReserveAll(t.Context(), charge(dry, "k", 1))), lost)
 	var events []string
 	for _, e := range seen {
 		events = append(events, e.Name+" "+e.Outcome.String())
@@ -214,8 +209,7 @@ func TestEventsOfReserveAll(t *testing.T) {
 
 		seen = nil
 		require.NoError(t, l.Close())
-		_, err := ginlimit.ReserveAll(t.Context(), charges...)
-		require.ErrorIs(t, err, ginlimit.ErrClosed)
+		require.ErrorIs(t, testkit.Err(ginlimit.ReserveAll(t.Context(), charges...)), ginlimit.ErrClosed)
 		require.Equal(t, []ginlimit.Event{{Name: "p", Outcome: ginlimit.OutcomeFailed, Source: ginlimit.FromPolicy,
 			Reason: "closed", Cost: 3}}, seen)
 	})
@@ -256,8 +250,7 @@ func TestAHandlerReservesWhatItLearnsLate(t *testing.T) {
 		}
 		c.Status(503)
 	})
-	held, err := accounts.Reserve(t.Context(), "first", 1)
-	require.NoError(t, err)
+	held := testkit.Must(accounts.Reserve(t.Context(), "first", 1))
 	require.Equal(t, "secondserved", testkit.Get(router, "/", testkit.User("k")).Body.String())
 	held.Release()
 	require.Equal(t, "firstserved", testkit.Get(router, "/", testkit.User("k")).Body.String())

@@ -18,8 +18,7 @@ import (
 // reserve reserves n tokens of the client "alice", and wants them to be admitted or denied.
 func reserve(t *testing.T, p *ginlimit.Policy, n int, admitted bool) *ginlimit.Reservation {
 	t.Helper()
-	r, err := p.Reserve(t.Context(), "alice", n)
-	require.NoError(t, err)
+	r := testkit.Must(p.Reserve(t.Context(), "alice", n))
 	require.Equal(t, admitted, r.Result().Allowed, "%+v", r.Result())
 	return r
 }
@@ -27,9 +26,7 @@ func reserve(t *testing.T, p *ginlimit.Policy, n int, admitted bool) *ginlimit.R
 // remains wants n tokens of the client "alice" to be left.
 func remains(t *testing.T, n int, p *ginlimit.Policy) {
 	t.Helper()
-	r, err := p.Peek(t.Context(), "alice")
-	require.NoError(t, err)
-	require.Equal(t, n, r.Remaining)
+	require.Equal(t, n, testkit.Must(p.Peek(t.Context(), "alice")).Remaining)
 }
 
 // endingDay returns a calendar day that ends a minute after a bubble begins.
@@ -45,9 +42,7 @@ func TestReservationsHoldASlot(t *testing.T) {
 		p := testkit.NewPolicy(t, b.Limiter, "api", limit, ginlimit.InFlight(1))
 		left := func(want int) { // in the bucket, whatever is in flight
 			t.Helper()
-			rows, err := p.Status(t.Context(), "alice")
-			require.NoError(t, err)
-			require.Equal(t, want, rows[0].Remaining)
+			require.Equal(t, want, testkit.Must(p.Status(t.Context(), "alice"))[0].Remaining)
 		}
 		r := reserve(t, p, 5, true)
 		left(5)
@@ -128,8 +123,7 @@ func TestReservationsAndBans(t *testing.T) {
 		}
 		r := reserve(t, p, 6, true)
 		require.NoError(t, r.Settle(t.Context(), 15))
-		looked, err := p.Peek(t.Context(), "alice")
-		require.NoError(t, err)
+		looked := testkit.Must(p.Peek(t.Context(), "alice"))
 		require.InDelta(t, 36*time.Minute, looked.RetryAfter, float64(time.Second), "a debt, and no ban")
 
 		testkit.RequireMade(t, p.Reset(t.Context(), "alice"))
@@ -193,8 +187,7 @@ func TestAReservationOfAnOutageIsSettledInTheProcess(t *testing.T) {
 				time.Sleep(2 * time.Second)
 				b.Late.Store(false)
 				time.Sleep(2 * time.Second)
-				looked, err := p.Peek(t.Context(), "alice")
-				require.NoError(t, err)
+				looked := testkit.Must(p.Peek(t.Context(), "alice"))
 				require.Equal(t, ginlimit.FromRedis, looked.Source)
 				require.NoError(t, less.Cancel(t.Context()))
 				require.NoError(t, more.Settle(t.Context(), 9))
@@ -204,8 +197,7 @@ func TestAReservationOfAnOutageIsSettledInTheProcess(t *testing.T) {
 				remains(t, late+5, p)
 
 				b.Late.Store(true)
-				looked, err = p.Peek(t.Context(), "alice")
-				require.NoError(t, err)
+				looked = testkit.Must(p.Peek(t.Context(), "alice"))
 				left := map[ginlimit.FailureMode]int{ginlimit.FailLocal: 11, ginlimit.FailOpen: 20}
 				require.Equal(t, left[failure], looked.Remaining)
 			})

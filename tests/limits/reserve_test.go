@@ -48,8 +48,7 @@ func TestSettle(t *testing.T) {
 				require.Equal(t, row.left, e.Left(t, limit))
 				debt := min(row.actual, 40) - 20
 				if debt > 0 && e.Algorithm == ginlimit.TokenBucket { // it is paid back before there is a token again
-					got, err := e.Limiter.Allow(t.Context(), "k", limit)
-					require.NoError(t, err)
+					got := testkit.Must(e.Limiter.Allow(t.Context(), "k", limit))
 					require.InDelta(t, (time.Duration(debt+1) * 24 * time.Hour / 20).Seconds(), got.RetryAfter.Seconds(), 1+e.Ahead().Seconds())
 				}
 				for _, again := range []int{0, 1, 20, math.MaxInt} {
@@ -141,23 +140,18 @@ func TestSettleWithoutRedis(t *testing.T) {
 	t.Parallel()
 	limit := ginlimit.PerDay(20)
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-		made, err := ginlimit.NewLimiter(b.Redis, ginlimit.WithReplicas(1))
-		require.NoError(t, err)
+		made := testkit.Must(ginlimit.NewLimiter(b.Redis, ginlimit.WithReplicas(1)))
 		defer made.Close()
 		limiter := testkit.Wrap(made, ginlimit.TokenBucket)
-		before, err := limiter.Reserve(t.Context(), "k", 5, limit)
-		require.NoError(t, err)
+		before := testkit.Must(limiter.Reserve(t.Context(), "k", 5, limit))
 		b.Late.Store(true)
 		require.ErrorIs(t, before.Settle(t.Context(), 1), ginlimit.ErrUnavailable)
 		require.NoError(t, before.Settle(t.Context(), 1), "it is not tried again")
 		for _, row := range [][3]int{{5, 2, 18}, {5, 9, 9}, {5, 100, 0}} {
-			r, err := limiter.Reserve(t.Context(), "k", row[0], limit)
-			require.NoError(t, err)
+			r := testkit.Must(limiter.Reserve(t.Context(), "k", row[0], limit))
 			require.Equal(t, ginlimit.FromLocal, r.Result().Source)
 			require.NoError(t, r.Settle(t.Context(), row[1]))
-			got, err := limiter.Peek(t.Context(), "k", limit)
-			require.NoError(t, err)
-			require.Equal(t, row[2], got.Remaining)
+			require.Equal(t, row[2], testkit.Must(limiter.Peek(t.Context(), "k", limit)).Remaining)
 		}
 	})
 }
@@ -215,9 +209,7 @@ func TestWithSettle(t *testing.T) {
 				keys = append(keys, ginlimit.Key("other", "all"))
 			}
 			for _, key := range keys {
-				r, err := limiter.Peek(t.Context(), key, limit)
-				require.NoError(t, err)
-				require.Equal(t, row.left, r.Remaining, key)
+				require.Equal(t, row.left, testkit.Must(limiter.Peek(t.Context(), key, limit)).Remaining, key)
 			}
 		})
 	}
@@ -241,8 +233,7 @@ func TestFloor(t *testing.T) {
 					batch := testkit.Derive(t, people, ginlimit.WithFloor(4))
 					allow := func(p *ginlimit.Policy, allowed bool, remaining int) ginlimit.Result {
 						t.Helper()
-						r, err := p.Allow(t.Context(), "k")
-						require.NoError(t, err)
+						r := testkit.Must(p.Allow(t.Context(), "k"))
 						require.Equal(t, allowed, r.Allowed)
 						require.Equal(t, remaining, r.Remaining)
 						return r
@@ -264,8 +255,7 @@ func TestFloor(t *testing.T) {
 						return
 					}
 					require.Equal(t, 24*time.Hour/10, denied.RetryAfter)
-					r, err := batch.Peek(t.Context(), "k")
-					require.NoError(t, err)
+					r := testkit.Must(batch.Peek(t.Context(), "k"))
 					require.Equal(t, 5*24*time.Hour/10, r.RetryAfter)
 					time.Sleep(r.RetryAfter - time.Millisecond)
 					allow(batch, false, 0)
@@ -284,23 +274,18 @@ func TestSettleTakesOfTheFloor(t *testing.T) {
 		limit := ginlimit.PerDay(100).WithAlgorithm(e.Algorithm)
 		people := testkit.NewPolicy(t, e.Limiter, "x", limit)
 		batch := testkit.Derive(t, people, ginlimit.WithFloor(80))
-		r, err := batch.Reserve(t.Context(), "c", 5)
-		require.NoError(t, err)
+		r := testkit.Must(batch.Reserve(t.Context(), "c", 5))
 		require.True(t, r.Result().Allowed)
-		_, err = people.AllowN(t.Context(), "c", 45)
-		require.NoError(t, err)
+		testkit.Must(people.AllowN(t.Context(), "c", 45))
 		require.NoError(t, r.Settle(t.Context(), 25))
-		left, err := people.Peek(t.Context(), "c")
-		require.NoError(t, err)
+		left := testkit.Must(people.Peek(t.Context(), "c"))
 		require.Equal(t, 30, left.Remaining)
 
 		require.NoError(t, batch.Block(t.Context(), "c", time.Hour))
-		blocked, err := people.Allow(t.Context(), "c")
-		require.NoError(t, err)
+		blocked := testkit.Must(people.Allow(t.Context(), "c"))
 		e.RequireDuration(t, time.Hour, blocked.RetryAfter)
 		require.NoError(t, people.Reset(t.Context(), "c"))
-		left, err = batch.Peek(t.Context(), "c")
-		require.NoError(t, err)
+		left = testkit.Must(batch.Peek(t.Context(), "c"))
 		require.Equal(t, 20, left.Remaining)
 	})
 }
@@ -319,8 +304,7 @@ func TestFloorIsChecked(t *testing.T) {
 			return []ginlimit.Limit{ginlimit.PerHour(n)}, err
 		}))
 	for client, allowed := range map[string]bool{"9": false, "10": false, "11": true, "-1": true} {
-		r, err := p.Allow(t.Context(), client)
-		require.NoError(t, err)
+		r := testkit.Must(p.Allow(t.Context(), client))
 		require.Equal(t, allowed, r.Allowed, client)
 		if !allowed {
 			require.Negative(t, r.RetryAfter)

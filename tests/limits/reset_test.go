@@ -27,9 +27,8 @@ func resetHealsSlots(t *testing.T, rdb *redis.Client) {
 		{ginlimit.InFlight(4), ginlimit.PerHour(5)},
 		{ginlimit.InFlight(4), ginlimit.PerHour(5), ginlimit.WithBan(time.Minute, time.Hour)},
 	} {
-		p, err := testkit.NewLimiter(t, rdb, testkit.Patient(), ginlimit.WithDenyCache(0),
-			ginlimit.WithFailureMode(ginlimit.FailClosed)).Policy("api", limits...)
-		require.NoError(t, err)
+		p := testkit.Must(testkit.NewLimiter(t, rdb, testkit.Patient(), ginlimit.WithDenyCache(0),
+			ginlimit.WithFailureMode(ginlimit.FailClosed)).Policy("api", limits...))
 		for _, c := range []struct {
 			what  string
 			spoil func() error
@@ -44,8 +43,7 @@ func resetHealsSlots(t *testing.T, rdb *redis.Client) {
 		} {
 			require.NoError(t, rdb.Del(t.Context(), key).Err())
 			require.NoError(t, c.spoil())
-			_, err = p.Peek(t.Context(), "alice")
-			require.ErrorIs(t, err, ginlimit.ErrUnavailable, c.what)
+			require.ErrorIs(t, testkit.Err(p.Peek(t.Context(), "alice")), ginlimit.ErrUnavailable, c.what)
 			require.NoError(t, p.Reset(t.Context(), "alice"), c.what)
 			rows, err := p.Status(t.Context(), "alice")
 			require.NoError(t, err, c.what)
@@ -82,8 +80,7 @@ func resetHealsShares(t *testing.T, rdb *redis.Client) {
 			for reset, of := range map[string]*ginlimit.Policy{"all": p, "one": p.Share("a", 1)} {
 				require.NoError(t, p.Reset(t.Context(), "alice"))
 				for tenant, n := range map[string]int{"a": 300, "b": 100} {
-					_, err := p.Share(tenant, 1).AllowN(t.Context(), "alice", n)
-					require.NoError(t, err)
+					testkit.Must(p.Share(tenant, 1).AllowN(t.Context(), "alice", n))
 					require.NoError(t, p.Share(tenant, 1).Refund(t.Context(), "alice", 1)) // makes a record
 				}
 				if what != "no expiry" {

@@ -104,14 +104,11 @@ func TestResultIsNamed(t *testing.T) {
 				func() (ginlimit.Result, error) { return p.Peek(t.Context(), "k") },
 				func() (ginlimit.Result, error) { return p.AllowUpTo(t.Context(), "k", 1) },
 			} {
-				r, err := method()
-				require.NoError(t, err)
-				require.Equal(t, "named", r.Name, i)
+				require.Equal(t, "named", testkit.Must(method()).Name, i)
 			}
 		}
 		for _, limit := range []ginlimit.Limit{ginlimit.PerDay(0), ginlimit.PerDay(-1)} {
-			r, err := testkit.NewPolicy(t, limiter, limit.String(), limit).Peek(t.Context(), "k")
-			require.NoError(t, err)
+			r := testkit.Must(testkit.NewPolicy(t, limiter, limit.String(), limit).Peek(t.Context(), "k"))
 			require.Equal(t, limit.String(), r.Name)
 		}
 		r, err := p.Allow(t.Context(), "")

@@ -167,8 +167,7 @@ func followReturns(t *testing.T, e testkit.Engine, seed uint64, steps int) {
 			returned++
 		default:
 			n := 1 + r.Int64N(3)
-			reserved, err := e.Limiter.Reserve(t.Context(), key, int(n), limits...)
-			require.NoError(t, err)
+			reserved := testkit.Must(e.Limiter.Reserve(t.Context(), key, int(n), limits...))
 			got, want := reserved.Result(), m.Take(key, n, n, limits)
 			want.Name, got.Source = got.Name, 0
 			require.Equal(t, want, got, "seed %d, step %d", seed, i)
@@ -176,8 +175,7 @@ func followReturns(t *testing.T, e testkit.Engine, seed uint64, steps int) {
 				taken = append(taken, returnable{reserved, n, m.Returns(key, limits), m.Now + l.Period.Milliseconds()})
 			}
 		}
-		peek, err := e.Limiter.Peek(t.Context(), key, limits...)
-		require.NoError(t, err)
+		peek := testkit.Must(e.Limiter.Peek(t.Context(), key, limits...))
 		peek.Source = 0
 		want := m.Take(key, 0, 1, limits)
 		want.Name = peek.Name
@@ -198,14 +196,12 @@ func TestAReturnFindsItsTokens(t *testing.T) {
 				key := clientOfTaker("k")
 				others := func(n int) {
 					for range n {
-						_, err := e.Limiter.AllowN(t.Context(), key, 2, limit)
-						require.NoError(t, err)
+						testkit.Must(e.Limiter.AllowN(t.Context(), key, 2, limit))
 						e.Advance(time.Millisecond)
 					}
 				}
 				left := func() int {
-					r, err := e.Limiter.Peek(t.Context(), key, limit)
-					require.NoError(t, err)
+					r := testkit.Must(e.Limiter.Peek(t.Context(), key, limit))
 					return 100_000 - r.Remaining
 				}
 				others(row.earlier)

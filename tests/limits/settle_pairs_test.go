@@ -37,8 +37,7 @@ func (c *counted) uses(t *testing.T, client string, cost, used, code int, edit .
 func TestRequestsSettleBesideReservations(t *testing.T) {
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
 		p := counts(t, b, settles(ginlimit.PerHour(100))...)
-		before, err := p.Reserve(t.Context(), "alice", 20)
-		require.NoError(t, err)
+		before := testkit.Must(p.Reserve(t.Context(), "alice", 20))
 		p.during = func() {
 			p.left(t, "alice", 70)
 			require.NoError(t, before.Settle(t.Context(), 5))

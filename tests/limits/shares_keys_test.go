@@ -30,8 +30,7 @@ func TestARaisedRateLeavesASharedBucketToItsTenants(t *testing.T) {
 				tenant   string
 				n, wants int
 			}{{before, "a", 40, 40}, {after, "b", 300, 300}, {after, "b", 1, 0}, {before, "c", 2, 2}, {after, "c", 1, 1}} {
-				r, err := p.Share(row.tenant, 1).AllowUpTo(row.ctx, "k", row.n)
-				require.NoError(t, err)
+				r := testkit.Must(p.Share(row.tenant, 1).AllowUpTo(row.ctx, "k", row.n))
 				require.Equal(t, row.wants, r.Granted, "%s: %+v", place, r)
 			}
 		}
@@ -53,14 +52,11 @@ func TestTenantsUnderTwoBursts(t *testing.T) {
 				ctx        context.Context
 				n, granted int
 			}{{small, 1, 1}, {large, 10_000, 4999}, {large, 1, 0}} {
-				r, err := p.AllowUpTo(row.ctx, "k", row.n)
-				require.NoError(t, err)
-				require.Equal(t, row.granted, r.Granted, place)
+				require.Equal(t, row.granted, testkit.Must(p.AllowUpTo(row.ctx, "k", row.n)).Granted, place)
 			}
 			time.Sleep(2 * time.Second)
 			b.Mini.SetTime(time.Now())
-			r, err := p.Peek(large, "k")
-			require.NoError(t, err)
+			r := testkit.Must(p.Peek(large, "k"))
 			require.Equal(t, 200, r.Remaining, "%s: it holds 4,800, and 5,200 are free", place)
 		}
 	})
@@ -72,28 +68,23 @@ func TestWhatTenantsHoldOutlivesTheBucket(t *testing.T) {
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		p := testkit.NewPolicy(t, testkit.NewLimiter(t, b.Redis, ginlimit.WithDenyCache(0)), "p",
 			ginlimit.PerSecond(1).WithBurst(300), ginlimit.WithShares(unusedTenant))
-		_, err := p.Share("large", 1).AllowN(t.Context(), "k", 100)
-		require.NoError(t, err)
+		testkit.Must(p.Share("large", 1).AllowN(t.Context(), "k", 100))
 		for i := range 40 {
-			_, err := p.Share(fmt.Sprint(i), 1).AllowN(t.Context(), "k", 1)
-			require.NoError(t, err)
+			testkit.Must(p.Share(fmt.Sprint(i), 1).AllowN(t.Context(), "k", 1))
 		}
 		for i := range 90 {
 			time.Sleep(time.Second)
 			b.Mini.SetTime(time.Now())
-			_, err := p.Share("large", 1).Peek(t.Context(), "k")
-			require.NoError(t, err)
+			testkit.Must(p.Share("large", 1).Peek(t.Context(), "k"))
 			if i%3 == 0 {
-				_, err = p.Share(fmt.Sprint("late ", i), 1).AllowN(t.Context(), "k", 1+i%2)
-				require.NoError(t, err)
+				testkit.Must(p.Share(fmt.Sprint("late ", i), 1).AllowN(t.Context(), "k", 1+i%2))
 			}
 			bucket := b.Mini.TTL("ginlimit:{p|k}:s")
 			for _, key := range b.Mini.Keys() {
 				require.GreaterOrEqual(t, b.Mini.TTL(key), bucket, key)
 			}
 		}
-		r, err := p.Share("large", 1).Peek(t.Context(), "k")
-		require.NoError(t, err)
+		r := testkit.Must(p.Share("large", 1).Peek(t.Context(), "k"))
 		require.Less(t, r.Remaining, 100, "it holds more than 50")
 		require.Greater(t, r.Remaining, 50)
 	})

@@ -40,9 +40,7 @@ func (c *counted) asks(t *testing.T, tenant string, codes ...int) {
 // may requires that a tenant may take a number of tokens of the model now.
 func (c *counted) may(t *testing.T, tenant string, want int) {
 	t.Helper()
-	r, err := c.Share(tenant, 1).Peek(t.Context(), "model")
-	require.NoError(t, err)
-	require.Equal(t, want, r.Remaining, tenant)
+	require.Equal(t, want, testkit.Must(c.Share(tenant, 1).Peek(t.Context(), "model")).Remaining, tenant)
 }
 
 // TestSharesInAllOf: a request that the tenant's share denies takes nothing of another policy, and one that another
@@ -70,17 +68,14 @@ func TestSharesOfTwoPolicies(t *testing.T) {
 		charges := []ginlimit.Charge{{Policy: small, Client: "model", N: 2}, {Policy: large, Client: "model", N: 1}}
 		for _, order := range [][]ginlimit.Charge{charges, {charges[1], charges[0]}} {
 			for range 3 {
-				r, err := ginlimit.ReserveAll(t.Context(), order...)
-				require.NoError(t, err)
+				r := testkit.Must(ginlimit.ReserveAll(t.Context(), order...))
 				allowed := r.Result().Allowed
 				if !allowed {
 					require.Equal(t, "small", r.Result().Name)
 					require.Equal(t, ginlimit.CauseShare, r.Result().Cause)
 				}
-				left, err := large.Peek(t.Context(), "model")
-				require.NoError(t, err)
-				own, err := small.Peek(t.Context(), "model")
-				require.NoError(t, err)
+				left := testkit.Must(large.Peek(t.Context(), "model"))
+				own := testkit.Must(small.Peek(t.Context(), "model"))
 				require.Equal(t, 2*(8-left.Remaining), 4-own.Remaining, "of both, or of none: %v", allowed)
 			}
 			testkit.RequireMade(t, small.Reset(t.Context(), "model"))
@@ -134,19 +129,14 @@ func TestAResetOfATenantVoidsItsReservations(t *testing.T) {
 		p := testkit.NewPolicy(t, b.Limiter, "p", limit, sharesBy())
 		one, other := p.Share("a", 1), p.Share("b", 1)
 		testkit.RequireMade(t, one.Reset(t.Context(), "model"))
-		r, err := one.Reserve(t.Context(), "model", 400)
-		require.NoError(t, err)
+		r := testkit.Must(one.Reserve(t.Context(), "model", 400))
 		require.True(t, r.Result().Allowed)
 		testkit.RequireMade(t, one.Reset(t.Context(), "model"))
 		for _, n := range []int{400, 50} {
-			took, err := other.AllowN(t.Context(), "model", n)
-			require.NoError(t, err)
-			require.True(t, took.Allowed)
+			require.True(t, testkit.Must(other.AllowN(t.Context(), "model", n)).Allowed)
 		}
 		testkit.RequireMade(t, r.Cancel(t.Context()))
-		found, err := p.Share("c", 1).Peek(t.Context(), "model")
-		require.NoError(t, err)
-		require.Equal(t, 550/2, found.Remaining)
+		require.Equal(t, 550/2, testkit.Must(p.Share("c", 1).Peek(t.Context(), "model")).Remaining)
 	})
 }
 
@@ -172,8 +162,7 @@ func TestAResetOfAllTenants(t *testing.T) {
 			p := testkit.NewPolicy(t, b.Limiter, name, ginlimit.PerDay(1000), sharesBy())
 			var all []*ginlimit.Reservation
 			for tenant, n := range map[string]int{"a": 200, "b": 100} {
-				r, err := p.Share(tenant, 1).Reserve(t.Context(), "model", n)
-				require.NoError(t, err)
+				r := testkit.Must(p.Share(tenant, 1).Reserve(t.Context(), "model", n))
 				require.True(t, r.Result().Allowed)
 				all = append(all, r)
 			}
@@ -181,11 +170,9 @@ func TestAResetOfAllTenants(t *testing.T) {
 			testkit.RequireMade(t, resets(p))
 			left := map[string]int{"all": 1000, "one": 900}[name]
 			for range 2 {
-				r, err := p.Share("c", 1).Peek(t.Context(), "model")
-				require.NoError(t, err)
+				r := testkit.Must(p.Share("c", 1).Peek(t.Context(), "model"))
 				require.Equal(t, left/2, r.Remaining, name)
-				r, err = p.Share("c", 1).AllowN(t.Context(), "model", 300)
-				require.NoError(t, err)
+				r = testkit.Must(p.Share("c", 1).AllowN(t.Context(), "model", 300))
 				require.True(t, r.Allowed)
 				testkit.RequireMade(t, p.Share("c", 1).Refund(t.Context(), "model", 300))
 				for _, r := range all {

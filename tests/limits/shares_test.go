@@ -119,9 +119,7 @@ func TestEveryTenantHasItsOwnShare(t *testing.T) {
 					if name == "" {
 						continue
 					}
-					r, err := p.Share(name, 1).AllowN(t.Context(), "k", 3)
-					require.NoError(t, err)
-					require.True(t, r.Allowed)
+					require.True(t, testkit.Must(p.Share(name, 1).AllowN(t.Context(), "k", 3)).Allowed)
 				}
 				for _, name := range names {
 					if name == "" {
@@ -129,8 +127,7 @@ func TestEveryTenantHasItsOwnShare(t *testing.T) {
 					}
 					require.NoError(t, p.Share(name, 1).Reset(t.Context(), "k"))
 				}
-				r, err := p.Share("new", 1).Peek(t.Context(), "k")
-				require.NoError(t, err)
+				r := testkit.Must(p.Share("new", 1).Peek(t.Context(), "k"))
 				require.Equal(t, 500, r.Remaining, "%s: each reset gave back what its tenant took", place)
 			}
 			for _, name := range names {
@@ -152,10 +149,8 @@ func TestASmallBurstIsLoggedOnce(t *testing.T) {
 		large := testkit.NewPolicy(t, limiter, "large", ginlimit.PerHour(24), ginlimit.WithShares(unusedTenant))
 		for _, p := range []*ginlimit.Policy{small, large} {
 			for range 3 {
-				_, err := p.Share("a", 1).AllowUpTo(t.Context(), "k", 20)
-				require.NoError(t, err)
-				_, err = p.Share("b", 2).AllowUpTo(t.Context(), "k", 20)
-				require.NoError(t, err)
+				testkit.Must(p.Share("a", 1).AllowUpTo(t.Context(), "k", 20))
+				testkit.Must(p.Share("b", 2).AllowUpTo(t.Context(), "k", 20))
 			}
 		}
 		require.Equal(t, 1, strings.Count(log.String(), "the burst is too small for the tenants"), log.String())
@@ -165,14 +160,10 @@ func TestASmallBurstIsLoggedOnce(t *testing.T) {
 		// What stays free beside others is too little for a costly request, so the rate denies it.
 		costly := testkit.NewPolicy(t, limiter, "costly", ginlimit.PerHour(64), ginlimit.WithShares(unusedTenant),
 			ginlimit.WithFloor(4))
-		_, err := costly.Share("a", 1).AllowN(t.Context(), "k", 45)
-		require.NoError(t, err)
-		_, err = costly.Share("a", 1).AllowN(t.Context(), "k", 45)
-		require.NoError(t, err)
+		testkit.Must(costly.Share("a", 1).AllowN(t.Context(), "k", 45))
+		testkit.Must(costly.Share("a", 1).AllowN(t.Context(), "k", 45))
 		require.NotContains(t, log.String(), "name=costly", "nobody else is busy")
-		r, err := costly.Share("b", 1).AllowN(t.Context(), "k", 20)
-		require.NoError(t, err)
-		require.Equal(t, ginlimit.CauseRate, r.Cause)
+		require.Equal(t, ginlimit.CauseRate, testkit.Must(costly.Share("b", 1).AllowN(t.Context(), "k", 20)).Cause)
 		require.Regexp(t, `name=costly limit=64/h burst=64 want=324`, log.String())
 	})
 }

@@ -33,8 +33,7 @@ func TestTenantsEqualTheModelOnRedis(t *testing.T) {
 				m.Advance(s.Wait)
 				before := time.Now()
 				m.Bucket("k", c.limit).At(found(t, e, "shared|k", c.limit).Missing)
-				got, err := s.Apply(t.Context(), p, "k")
-				require.NoError(t, err)
+				got := testkit.Must(s.Apply(t.Context(), p, "k"))
 				passed := time.Since(before)
 				if err := s.Check(m, "k", passed.Milliseconds()+clocks+1, c.limit, got); err != nil {
 					require.Failf(t, "differs", "seed %d, step %d, %s: %s\ngot %+v", 100+seed, i, s, err, got)
@@ -60,17 +59,14 @@ func TestTenantsOnACluster(t *testing.T) {
 			granted int
 			cause   ginlimit.Cause
 		}{{a, 4, 0}, {a, 0, ginlimit.CauseShare}, {b, 2, 0}, {b, 0, ginlimit.CauseShare}} {
-			r, err := want.p.AllowUpTo(t.Context(), client, 9)
-			require.NoError(t, err)
+			r := testkit.Must(want.p.AllowUpTo(t.Context(), client, 9))
 			require.Equal(t, want.granted, r.Granted, "%+v", r)
 			require.Equal(t, want.cause, r.Cause)
 		}
 		require.NoError(t, a.Reset(t.Context(), client))
 		require.NoError(t, b.Refund(t.Context(), client, 1))
 		for tenant, want := range map[*ginlimit.Policy]int{a: 4, b: 3} {
-			r, err := tenant.Peek(t.Context(), client)
-			require.NoError(t, err)
-			require.Equal(t, want, r.Remaining)
+			require.Equal(t, want, testkit.Must(tenant.Peek(t.Context(), client)).Remaining)
 		}
 	}
 }
@@ -87,8 +83,7 @@ func TestTenantsAdmitTheRate(t *testing.T) {
 	const rate, burst, length = 100, 20, time.Second
 	fast, admitted, begin := policy(ginlimit.PerSecond(rate).WithBurst(burst)), 0, time.Now()
 	for time.Since(begin) < length {
-		r, err := fast.AllowUpTo(t.Context(), "k", 1)
-		require.NoError(t, err)
+		r := testkit.Must(fast.AllowUpTo(t.Context(), "k", 1))
 		admitted += r.Granted
 	}
 	require.LessOrEqual(t, float64(admitted), burst+rate*time.Since(begin).Seconds())
@@ -105,15 +100,12 @@ func TestTenantsAdmitTheRate(t *testing.T) {
 func lateAfterCharges(t *testing.T, p *ginlimit.Policy, key string, charges int, flows time.Duration) time.Duration {
 	var first time.Time
 	for i := range charges {
-		r, err := p.AllowUpTo(t.Context(), key, 1)
-		require.NoError(t, err)
-		require.True(t, r.Allowed)
+		require.True(t, testkit.Must(p.AllowUpTo(t.Context(), key, 1)).Allowed)
 		if i == 0 {
 			first = time.Now()
 		}
 	}
 	least := time.Since(first)
-	r, err := p.Peek(t.Context(), key)
-	require.NoError(t, err)
+	r := testkit.Must(p.Peek(t.Context(), key))
 	return r.ResetAfter - time.Duration(charges)*flows + least
 }

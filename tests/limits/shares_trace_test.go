@@ -69,8 +69,7 @@ func TestTenantsEqualTheModelInProcess(t *testing.T) {
 				for i, s := range testkit.TenantTrace(uint64(seed), testkit.Steps(tenantSteps), c.limit, c.most) {
 					time.Sleep(s.Wait) // the bubble's clock
 					m.Advance(s.Wait)
-					got, err := s.Apply(t.Context(), p, "k")
-					require.NoError(t, err)
+					got := testkit.Must(s.Apply(t.Context(), p, "k"))
 					if err := s.Check(m, "k", 0, c.limit, got); err != nil {
 						require.Failf(t, "differs", "seed %d, step %d, %s: %s\ngot %+v", seed, i, s, err, got)
 					}
@@ -96,8 +95,7 @@ func TestTenantsEqualTheModelOnMiniredis(t *testing.T) {
 					time.Sleep(s.Wait)
 					b.Mini.SetTime(time.Now())
 					m.Advance(s.Wait)
-					got, err := s.Apply(t.Context(), p, "k")
-					require.NoError(t, err)
+					got := testkit.Must(s.Apply(t.Context(), p, "k"))
 					if err := s.Check(m, "k", 0, c.limit, got); err != nil {
 						require.Failf(t, "differs", "seed %d, step %d, %s: %s\ngot %+v", seed, i, s, err, got)
 					}
@@ -118,8 +116,7 @@ func TestSharesSurviveWhatOthersDoToTheirKeys(t *testing.T) {
 		plain := testkit.NewPolicy(t, testkit.NewLimiter(t, b.Connect(t)), "p", limit)
 		taken := 0
 		take := func(p *ginlimit.Policy, n int) {
-			r, err := p.AllowN(t.Context(), "k", n)
-			require.NoError(t, err)
+			r := testkit.Must(p.AllowN(t.Context(), "k", n))
 			if r.Allowed {
 				taken += n
 			}
@@ -134,9 +131,7 @@ func TestSharesSurviveWhatOthersDoToTheirKeys(t *testing.T) {
 				}
 				take(shared.Share("c", 2), 2)
 			}
-			r, err := plain.Peek(t.Context(), "k")
-			require.NoError(t, err)
-			require.Equal(t, 1000-taken, r.Remaining)
+			require.Equal(t, 1000-taken, testkit.Must(plain.Peek(t.Context(), "k")).Remaining)
 		}
 		require.Greater(t, taken, 500)
 	})

@@ -28,9 +28,8 @@ func TestSlotsAfterRedisClockIsSetBack(t *testing.T) {
 	t.Parallel()
 	rdb := testkit.Connect(t, testkit.StartRedis(t))
 	first := slotPolicy(t, rdb)
-	second, err := testkit.NewLimiter(t, rdb, testkit.Patient(), ginlimit.WithFailureMode(ginlimit.FailClosed)).
-		Policy("api", ginlimit.InFlight(3), ginlimit.WithQueue(1, time.Minute))
-	require.NoError(t, err)
+	second := testkit.Must(testkit.NewLimiter(t, rdb, testkit.Patient(), ginlimit.WithFailureMode(ginlimit.FailClosed)).
+		Policy("api", ginlimit.InFlight(3), ginlimit.WithQueue(1, time.Minute)))
 	testkit.Reserve(t, first)
 	held := testkit.Reserve(t, first)
 	testkit.Reserve(t, second)

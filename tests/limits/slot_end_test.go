@@ -32,8 +32,7 @@ func TestSlotsOfADeadProcess(t *testing.T) {
 			b.Mini.SetTime(now)
 		}
 		policy := func() *ginlimit.Policy {
-			p, err := testkit.NewLimiter(t, b.Redis).Policy("api", ginlimit.PerHour(1000), ginlimit.InFlight(2))
-			require.NoError(t, err)
+			p := testkit.Must(testkit.NewLimiter(t, b.Redis).Policy("api", ginlimit.PerHour(1000), ginlimit.InFlight(2)))
 			return p
 		}
 		dead, one, two := policy(), policy(), policy()
@@ -62,11 +61,9 @@ func TestLateAttemptTakesNothing(t *testing.T) {
 		late := b.Connect(t)
 		late.AddHook(testkit.FirstIsLate(&args))
 		limiter := testkit.NewLimiter(t, late)
-		p, err := limiter.Policy("api", ginlimit.PerHour(10),
-			ginlimit.InFlight(1), ginlimit.WithBan(time.Hour, time.Hour))
-		require.NoError(t, err)
-		_, err = p.Reserve(t.Context(), "alice", 1)
-		require.ErrorIs(t, err, ginlimit.ErrUnavailable)
+		p := testkit.Must(limiter.Policy("api", ginlimit.PerHour(10),
+			ginlimit.InFlight(1), ginlimit.WithBan(time.Hour, time.Hour)))
+		require.ErrorIs(t, testkit.Err(p.Reserve(t.Context(), "alice", 1)), ginlimit.ErrUnavailable)
 		const key = "ginlimit:{api|alice}:slots"
 		synctest.Wait() // until Redis is told that nobody waits
 		require.NoError(t, b.Redis.Do(t.Context(), args...).Err())
@@ -89,11 +86,9 @@ func TestSlotsOutliveNoPanic(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			l, err := ginlimit.NewLocal(opts...)
-			require.NoError(t, err)
-			p, err := l.Policy("api", ginlimit.InFlight(1),
-				ginlimit.WithKey(func(*gin.Context) (string, error) { return "alice", nil }))
-			require.NoError(t, err)
+			l := testkit.Must(ginlimit.NewLocal(opts...))
+			p := testkit.Must(l.Policy("api", ginlimit.InFlight(1),
+				ginlimit.WithKey(func(*gin.Context) (string, error) { return "alice", nil })))
 			router := gin.New()
 			router.GET("/", p.Handler())
 			require.Panics(t, func() { router.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil)) })
@@ -139,10 +134,8 @@ func TestAProcessThatIsCutOffKeepsItsSlots(t *testing.T) {
 						return send()
 					}))
 					l := testkit.NewLimiter(t, rdb, ginlimit.WithTimeout(ginlimit.DefaultTimeout))
-					one, err := l.Policy("api", ginlimit.InFlight(1))
-					require.NoError(t, err)
-					other, err := testkit.NewLimiter(t, b.Redis).Policy("api", ginlimit.InFlight(1))
-					require.NoError(t, err)
+					one := testkit.Must(l.Policy("api", ginlimit.InFlight(1)))
+					other := testkit.Must(testkit.NewLimiter(t, b.Redis).Policy("api", ginlimit.InFlight(1)))
 					slot := testkit.Reserve(t, one)
 					require.True(t, slot.Result().Allowed)
 					time.Sleep(begins)
@@ -152,8 +145,7 @@ func TestAProcessThatIsCutOffKeepsItsSlots(t *testing.T) {
 					start := time.Now()
 					for time.Since(start) < promised || what == "dies" {
 						if what == "makes decisions" {
-							_, err := l.Allow(t.Context(), "k", ginlimit.PerSecond(100))
-							require.ErrorIs(t, err, ginlimit.ErrUnavailable)
+							require.ErrorIs(t, testkit.Err(l.Allow(t.Context(), "k", ginlimit.PerSecond(100))), ginlimit.ErrUnavailable)
 						}
 						if testkit.Reserve(t, other).Result().Allowed {
 							require.Equal(t, "dies", what, "%s after the cut began", time.Since(start))

@@ -106,8 +106,7 @@ func TestCallersOfOneBatchLeaveASlotToAProcessThatWaits(t *testing.T) {
 		holder, waiting, together := policy(), policy(), policy()
 		var held []*ginlimit.Reservation
 		for range slots {
-			slot, err := holder.Reserve(t.Context(), "alice", 1)
-			require.NoError(t, err)
+			slot := testkit.Must(holder.Reserve(t.Context(), "alice", 1))
 			held = append(held, slot)
 		}
 		var mu sync.Mutex

@@ -22,11 +22,9 @@ import (
 func TestSlotQueue(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l, err := ginlimit.NewLocal()
-		require.NoError(t, err)
-		p, err := l.Policy("100/h", ginlimit.PerHour(100), ginlimit.InFlight(1),
-			ginlimit.WithQueue(3, time.Second), ginlimit.WithBan(time.Hour, time.Hour))
-		require.NoError(t, err)
+		l := testkit.Must(ginlimit.NewLocal())
+		p := testkit.Must(l.Policy("100/h", ginlimit.PerHour(100), ginlimit.InFlight(1),
+			ginlimit.WithQueue(3, time.Second), ginlimit.WithBan(time.Hour, time.Hour)))
 		holds := testkit.Reserve(t, p)
 		require.True(t, holds.Result().Allowed)
 		order := make(chan int, 3)
@@ -56,8 +54,7 @@ func TestSlotQueue(t *testing.T) {
 		require.Equal(t, time.Second, time.Since(start), "as long as it may wait")
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
-		_, err = p.Reserve(ctx, "alice", 1)
-		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.ErrorIs(t, testkit.Err(p.Reserve(ctx, "alice", 1)), context.DeadlineExceeded)
 		holds.Release()
 		require.True(t, testkit.Reserve(t, p).Result().Allowed, "who waits for a slot is not banned")
 	})
@@ -71,9 +68,8 @@ func TestEachProcessHasAQueueOfItsOwn(t *testing.T) {
 		var served, denied atomic.Int64
 		var all sync.WaitGroup
 		for range 2 {
-			p, err := testkit.NewLimiter(t, b.Connect(t)).Policy("api",
-				ginlimit.InFlight(1), ginlimit.WithQueue(2, time.Hour))
-			require.NoError(t, err)
+			p := testkit.Must(testkit.NewLimiter(t, b.Connect(t)).Policy("api",
+				ginlimit.InFlight(1), ginlimit.WithQueue(2, time.Hour)))
 			for range 4 {
 				all.Go(func() {
 					slot := testkit.Reserve(t, p)
@@ -98,12 +94,10 @@ func TestEachProcessHasAQueueOfItsOwn(t *testing.T) {
 func TestWhoWaitsForNoSlot(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l, err := ginlimit.NewLocal()
-		require.NoError(t, err)
+		l := testkit.Must(ginlimit.NewLocal())
 		alice := ginlimit.WithKey(func(*gin.Context) (string, error) { return "alice", nil })
-		hasty, err := l.Policy("api", ginlimit.PerHour(3), alice, ginlimit.InFlight(1),
-			ginlimit.WithBan(time.Hour, time.Hour))
-		require.NoError(t, err)
+		hasty := testkit.Must(l.Policy("api", ginlimit.PerHour(3), alice, ginlimit.InFlight(1),
+			ginlimit.WithBan(time.Hour, time.Hour)))
 		p := testkit.Derive(t, hasty, ginlimit.WithQueue(1, time.Hour))
 		router := gin.New()
 		router.GET("/free", testkit.Derive(t, p, ginlimit.WithCost(func(*gin.Context) int { return 0 })).Handler())

@@ -27,8 +27,7 @@ func slotPolicy(t testing.TB, rdb redis.UniversalClient, opts ...ginlimit.Limite
 	t.Helper()
 	limiter := testkit.NewLimiter(t, rdb,
 		append([]ginlimit.LimiterOption{testkit.Patient(), ginlimit.WithFailureMode(ginlimit.FailClosed)}, opts...)...)
-	p, err := limiter.Policy("api", ginlimit.InFlight(3))
-	require.NoError(t, err)
+	p := testkit.Must(limiter.Policy("api", ginlimit.InFlight(3)))
 	return p
 }
 
@@ -52,12 +51,10 @@ func TestHoldSlots(t *testing.T) {
 // holdSlots starts a process that holds all three slots.
 func holdSlots(t *testing.T, addr string) *os.Process {
 	t.Helper()
-	program, err := os.Executable()
-	require.NoError(t, err)
+	program := testkit.Must(os.Executable())
 	holder := exec.Command(program, "-test.run", "^TestHoldSlots$")
 	holder.Env = append(os.Environ(), slotHolder+"="+addr)
-	out, err := holder.StdoutPipe()
-	require.NoError(t, err)
+	out := testkit.Must(holder.StdoutPipe())
 	require.NoError(t, holder.Start())
 	t.Cleanup(func() {
 		_ = holder.Process.Kill() // it may be dead
@@ -124,8 +121,7 @@ func TestSlotsWhileRedisIsLost(t *testing.T) {
 	addr, process := testkit.StartRedisProcess(t)
 	limiter := testkit.NewLimiter(t, testkit.Connect(t, addr), ginlimit.WithReplicas(2),
 		testkit.Patient(), ginlimit.WithFailureMode(ginlimit.FailLocal))
-	p, err := limiter.Policy("api", ginlimit.InFlight(4))
-	require.NoError(t, err)
+	p := testkit.Must(limiter.Policy("api", ginlimit.InFlight(4)))
 	other := slotPolicyOf(t, addr, 4)
 	before := testkit.Reserve(t, p)
 	require.Equal(t, ginlimit.FromRedis, before.Result().Source)
@@ -166,8 +162,7 @@ func slotPolicyOf(t testing.TB, addr string, n int) *ginlimit.Policy {
 	t.Helper()
 	limiter := testkit.NewLimiter(t, testkit.Connect(t, addr), testkit.Patient(),
 		ginlimit.WithFailureMode(ginlimit.FailClosed))
-	p, err := limiter.Policy("api", ginlimit.InFlight(n))
-	require.NoError(t, err)
+	p := testkit.Must(limiter.Policy("api", ginlimit.InFlight(n)))
 	return p
 }
 
@@ -193,9 +188,8 @@ func TestSlotsAreNeverPassed(t *testing.T) {
 				var all sync.WaitGroup
 				for range 4 {
 					limiter := testkit.NewLimiter(t, connect(), testkit.Patient(), ginlimit.WithFailureMode(ginlimit.FailClosed))
-					p, err := limiter.Policy(a.String(), ginlimit.PerSecond(1_000_000).WithAlgorithm(a),
-						ginlimit.InFlight(n), ginlimit.PerCalendar(1_000_000, ginlimit.CalendarMonth(nil, 1)))
-					require.NoError(t, err)
+					p := testkit.Must(limiter.Policy(a.String(), ginlimit.PerSecond(1_000_000).WithAlgorithm(a),
+						ginlimit.InFlight(n), ginlimit.PerCalendar(1_000_000, ginlimit.CalendarMonth(nil, 1))))
 					for caller := range 12 {
 						client := caller % len(inFlight)
 						all.Go(func() {

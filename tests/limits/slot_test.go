@@ -17,8 +17,7 @@ import (
 func TestSlotsAndTokensAreTakenTogether(t *testing.T) {
 	t.Parallel()
 	testkit.OnEveryAlgorithm(t, func(t *testing.T, e testkit.Engine) {
-		p, err := e.Limiter.Policy("api", ginlimit.PerHour(4).WithAlgorithm(e.Algorithm), ginlimit.InFlight(2))
-		require.NoError(t, err)
+		p := testkit.Must(e.Limiter.Policy("api", ginlimit.PerHour(4).WithAlgorithm(e.Algorithm), ginlimit.InFlight(2)))
 		one, two := testkit.Reserve(t, p), testkit.Reserve(t, p)
 		require.True(t, one.Result().Allowed)
 		require.True(t, two.Result().Allowed)
@@ -45,15 +44,13 @@ func TestSlotsAndTokensAreTakenTogether(t *testing.T) {
 		res := testkit.Reserve(t, p).Result()
 		require.False(t, res.Allowed)
 		require.Equal(t, "api", res.Name, "no token is left")
-		peek, err := p.Peek(t.Context(), "alice")
-		require.NoError(t, err)
+		peek := testkit.Must(p.Peek(t.Context(), "alice"))
 		require.Equal(t, "api", peek.Name)
 
 		require.NoError(t, p.Reset(t.Context(), "alice"))
 		require.True(t, testkit.Reserve(t, p).Result().Allowed, "a denial for tokens takes no slot")
 		require.Equal(t, "api-c", testkit.Reserve(t, p).Result().Name, "a reset leaves slots alone")
-		peek, err = p.Peek(t.Context(), "alice")
-		require.NoError(t, err)
+		peek = testkit.Must(p.Peek(t.Context(), "alice"))
 		require.Equal(t, "api-c", peek.Name)
 		for name, take := range map[string]func() error{
 			"Allow":     func() error { _, err := p.Allow(t.Context(), "alice"); return err },
@@ -74,8 +71,7 @@ func TestSlotsAreSharedByProcesses(t *testing.T) {
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		var all []*ginlimit.Policy
 		for range 3 {
-			p, err := testkit.NewLimiter(t, b.Redis).Policy("api", ginlimit.PerHour(1000), ginlimit.InFlight(4))
-			require.NoError(t, err)
+			p := testkit.Must(testkit.NewLimiter(t, b.Redis).Policy("api", ginlimit.PerHour(1000), ginlimit.InFlight(4)))
 			all = append(all, p)
 		}
 		slots := []*ginlimit.Reservation{testkit.Reserve(t, all[0]), testkit.Reserve(t, all[0]),
@@ -103,8 +99,7 @@ func TestRequestsHoldSlots(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				l, err := ginlimit.NewLocal()
-				require.NoError(t, err)
+				l := testkit.Must(ginlimit.NewLocal())
 				began, finish := make(chan struct{}), make(chan struct{})
 				router := gin.New()
 				router.Use(gin.CustomRecoveryWithWriter(nil, func(c *gin.Context, _ any) { c.AbortWithStatus(500) }))
@@ -149,14 +144,12 @@ func TestRequestsHoldSlots(t *testing.T) {
 func TestPeekKnowsOfAReleaseAtOnce(t *testing.T) {
 	t.Parallel()
 	rdb, _ := testkit.NewMiniredis(t)
-	p, err := testkit.NewLimiter(t, rdb, testkit.Patient()).Policy("api", ginlimit.InFlight(1))
-	require.NoError(t, err)
+	p := testkit.Must(testkit.NewLimiter(t, rdb, testkit.Patient()).Policy("api", ginlimit.InFlight(1)))
 	for range 50 {
 		slot := testkit.Reserve(t, p)
 		require.True(t, slot.Result().Allowed)
 		slot.Release()
-		res, err := p.Peek(t.Context(), "alice")
-		require.NoError(t, err)
+		res := testkit.Must(p.Peek(t.Context(), "alice"))
 		require.True(t, res.Allowed)
 		require.Equal(t, 1, res.Remaining)
 	}

@@ -46,12 +46,10 @@ func found(t testing.TB, e testkit.Engine, key string, l ginlimit.Limit) *testki
 		return &testkit.ModelBucket{Missing: new(big.Rat)}
 	}
 	kept, before, blocked := strings.Cut(value, " ")
-	rest, err := strconv.ParseInt(kept, 10, 64)
-	require.NoError(t, err)
+	rest := testkit.Must(strconv.ParseInt(kept, 10, 64))
 	block := int64(0)
 	if blocked {
-		ends, err := strconv.ParseInt(before, 10, 64)
-		require.NoError(t, err)
+		ends := testkit.Must(strconv.ParseInt(before, 10, 64))
 		block = max(0, ttl-ends)
 	}
 	// value = TTL × drain - level, in units of which a token weighs period / gcd(rate, period).

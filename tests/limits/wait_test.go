@@ -48,12 +48,11 @@ func TestWaitN(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				p := testkit.NewPolicy(t, testkit.NewLocal(t), "test", ginlimit.WithLimits(row.limits...))
-				_, err := p.AllowN(t.Context(), "k", row.first)
-				require.NoError(t, err)
+				testkit.Must(p.AllowN(t.Context(), "k", row.first))
 				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second+time.Nanosecond)
 				defer cancel()
 				start := time.Now()
-				err = p.WaitN(ctx, "k", row.n)
+				err := p.WaitN(ctx, "k", row.n)
 				require.Equal(t, row.waits, time.Since(start))
 				if row.err != nil {
 					require.ErrorIs(t, err, row.err)

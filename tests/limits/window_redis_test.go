@@ -24,9 +24,7 @@ func TestAlgorithmsDoNotMeet(t *testing.T) {
 	limit := ginlimit.PerHour(3)
 	for _, a := range []ginlimit.Algorithm{ginlimit.TokenBucket, ginlimit.FixedWindow, ginlimit.SlidingWindow} {
 		limiter := testkit.NewLimiter(t, rdb, testkit.WithAlgorithm(a))
-		r, err := limiter.AllowN(t.Context(), "k", 3, limit)
-		require.NoError(t, err)
-		require.True(t, r.Allowed, a)
+		require.True(t, testkit.Must(limiter.AllowN(t.Context(), "k", 3, limit)).Allowed, a)
 	}
 	require.EqualValues(t, 3, rdb.DBSize(t.Context()).Val())
 }
@@ -84,8 +82,7 @@ func TestShortWindowsNeverAdmitMore(t *testing.T) {
 						limits = append(limits, testkit.AmpleWindow)
 					}
 					asked := time.Now().Round(0) // without the monotonic clock
-					r, err := limiter.AllowUpTo(t.Context(), "k", 1+i%3, limits...)
-					require.NoError(t, err)
+					r := testkit.Must(limiter.AllowUpTo(t.Context(), "k", 1+i%3, limits...))
 					if r.Granted > 0 {
 						admissions = append(admissions, admission{asked, time.Now().Round(0), r.Granted})
 					}
@@ -93,8 +90,7 @@ func TestShortWindowsNeverAdmitMore(t *testing.T) {
 					require.GreaterOrEqual(t, r.Remaining, 0)
 					admitted += r.Granted
 				}
-				end, err := rdb.Time(t.Context()).Result()
-				require.NoError(t, err)
+				end := testkit.Must(rdb.Time(t.Context()).Result())
 				windows := int(end.Sub(start)/limit.Period) + 2
 				require.LessOrEqual(t, admitted, windows*limit.Rate)
 				require.NotZero(t, admitted)
@@ -142,9 +138,7 @@ func TestClockSetBack(t *testing.T) {
 			e := testkit.RedisEngine(t, a)
 			limit, ctx, name := ginlimit.PerMinute(5), t.Context(), e.RedisKey("k", ginlimit.PerMinute(5))
 			back := func(d time.Duration) {
-				ttl, err := e.Rdb.PTTL(ctx, name).Result()
-				require.NoError(t, err)
-				require.NoError(t, e.Rdb.PExpire(ctx, name, ttl+d).Err())
+				require.NoError(t, e.Rdb.PExpire(ctx, name, testkit.Must(e.Rdb.PTTL(ctx, name).Result())+d).Err())
 			}
 			e.Allowed(t, 1, 4, limit)
 			e.Advance(30 * time.Second)
@@ -187,8 +181,7 @@ func TestLongLogsAreSearchedByHalves(t *testing.T) {
 		require.NoError(t, do(), what)
 		sum := 0
 		for _, calls := range testkit.CommandCalls(t, e.Rdb) {
-			n, err := strconv.Atoi(calls)
-			require.NoError(t, err)
+			n := testkit.Must(strconv.Atoi(calls))
 			sum += n
 		}
 		require.Less(t, sum, 90, what)
@@ -214,8 +207,7 @@ func TestLogWithoutAnEndIsNotLeft(t *testing.T) {
 	rdb := redis.NewClient(&redis.Options{Addr: addr, Username: "app", Password: "secret"})
 	t.Cleanup(func() { _ = rdb.Close() })
 	limiter := testkit.NewLimiter(t, rdb, testkit.WithAlgorithm(ginlimit.SlidingWindow))
-	_, err := limiter.Allow(t.Context(), "k", ginlimit.PerHour(5))
-	require.ErrorIs(t, err, ginlimit.ErrUnavailable)
+	require.ErrorIs(t, testkit.Err(limiter.Allow(t.Context(), "k", ginlimit.PerHour(5))), ginlimit.ErrUnavailable)
 	require.Zero(t, admin.DBSize(t.Context()).Val())
 }
 
@@ -239,8 +231,7 @@ func TestForeignWindowsAreErrors(t *testing.T) {
 			set()
 			before := rdb.Dump(ctx, name).Val()
 			for _, limits := range [][]ginlimit.Limit{{limit}, {ginlimit.PerMinute(3), limit}} {
-				_, err := limiter.Allow(ctx, "k", limits...)
-				require.ErrorIs(t, err, ginlimit.ErrUnavailable, "%s, %s", a, what)
+				require.ErrorIs(t, testkit.Err(limiter.Allow(ctx, "k", limits...)), ginlimit.ErrUnavailable, "%s, %s", a, what)
 				require.ErrorIs(t, limiter.Refund(ctx, "k", 1, limits...), ginlimit.ErrUnavailable)
 				require.ErrorIs(t, limiter.Block(ctx, "k", time.Minute, limits...), ginlimit.ErrUnavailable)
 			}
@@ -260,27 +251,19 @@ func TestFullMemoryChargesNoWindow(t *testing.T) {
 	for _, a := range testkit.WindowAlgorithms {
 		limiter := testkit.NewLimiter(t, rdb, testkit.WithAlgorithm(a), ginlimit.WithDenyCache(0))
 		for range 3 {
-			_, err := limiter.Allow(ctx, "k", limit, ginlimit.PerDay(60))
-			require.NoError(t, err)
+			testkit.Must(limiter.Allow(ctx, "k", limit, ginlimit.PerDay(60)))
 		}
 		require.NoError(t, rdb.ConfigSet(ctx, "maxmemory", "1").Err())
-		before, err := limiter.Peek(ctx, "k", limit, ginlimit.PerDay(60))
-		require.NoError(t, err)
+		before := testkit.Must(limiter.Peek(ctx, "k", limit, ginlimit.PerDay(60)))
 		for _, limits := range [][]ginlimit.Limit{{limit}, {limit, ginlimit.PerDay(60)}} {
-			_, err = limiter.Allow(ctx, "k", limits...)
-			require.ErrorIs(t, err, ginlimit.ErrUnavailable)
-			_, err = limiter.Allow(ctx, "new", limits...)
-			require.ErrorIs(t, err, ginlimit.ErrUnavailable)
+			require.ErrorIs(t, testkit.Err(limiter.Allow(ctx, "k", limits...)), ginlimit.ErrUnavailable)
+			require.ErrorIs(t, testkit.Err(limiter.Allow(ctx, "new", limits...)), ginlimit.ErrUnavailable)
 		}
 		require.NoError(t, rdb.ConfigSet(ctx, "maxmemory", "0").Err())
-		after, err := limiter.Peek(ctx, "k", limit, ginlimit.PerDay(60))
-		require.NoError(t, err)
-		require.Equal(t, before.Remaining, after.Remaining)
-		r, err := limiter.Allow(ctx, "k", limit)
-		require.NoError(t, err)
+		require.Equal(t, before.Remaining, testkit.Must(limiter.Peek(ctx, "k", limit, ginlimit.PerDay(60))).Remaining)
+		r := testkit.Must(limiter.Allow(ctx, "k", limit))
 		require.Equal(t, 46, r.Remaining)
-		r, err = limiter.Allow(ctx, "new", limit)
-		require.NoError(t, err)
+		r = testkit.Must(limiter.Allow(ctx, "new", limit))
 		require.Equal(t, 49, r.Remaining)
 	}
 }

@@ -63,9 +63,7 @@ func TestDeniedRequestGrowsNoWindow(t *testing.T) {
 			require.False(t, e.AllowN(t, 1, limit, ginlimit.PerHour(9)).Allowed)
 		}
 		require.Equal(t, len(before.Taken), len(e.Found(t, "k", limit).Taken))
-		others, err := e.Rdb.Exists(ctx, e.RedisKey("k", ginlimit.PerHour(9))).Result()
-		require.NoError(t, err)
-		require.Zero(t, others)
+		require.Zero(t, testkit.Must(e.Rdb.Exists(ctx, e.RedisKey("k", ginlimit.PerHour(9))).Result()))
 	})
 }
 
@@ -78,8 +76,7 @@ func TestEveryWindowExpires(t *testing.T) {
 		limit, ctx := ginlimit.PerMinute(3), t.Context()
 		expires := func(within time.Duration) {
 			t.Helper()
-			ttl, err := e.Rdb.PTTL(ctx, e.RedisKey("k", limit)).Result()
-			require.NoError(t, err)
+			ttl := testkit.Must(e.Rdb.PTTL(ctx, e.RedisKey("k", limit)).Result())
 			e.RequireDuration(t, within, ttl)
 		}
 		e.Allowed(t, 1, 2, limit)
@@ -94,9 +91,7 @@ func TestEveryWindowExpires(t *testing.T) {
 		require.NoError(t, e.Limiter.Block(ctx, "k", time.Hour, limit))
 		expires(time.Hour)
 		e.Advance(time.Hour)
-		keys, err := e.Rdb.Keys(ctx, "*:m:*").Result()
-		require.NoError(t, err)
-		require.Empty(t, keys)
+		require.Empty(t, testkit.Must(e.Rdb.Keys(ctx, "*:m:*").Result()))
 	})
 }
 
@@ -111,13 +106,11 @@ func TestLogHasNoMoreEntriesThanTheLimit(t *testing.T) {
 			e.AllowN(t, 1, limit)
 			e.Advance(time.Second)
 		}
-		entries, err := e.Rdb.LLen(t.Context(), e.RedisKey("k", limit)).Result()
-		require.NoError(t, err)
+		entries := testkit.Must(e.Rdb.LLen(t.Context(), e.RedisKey("k", limit)).Result())
 		require.LessOrEqual(t, entries, int64(2*20+1), "with the header")
 		require.NoError(t, e.Limiter.Reset(t.Context(), "k", limit))
 		e.Allowed(t, 20, 0, limit)
-		entries, err = e.Rdb.LLen(t.Context(), e.RedisKey("k", limit)).Result()
-		require.NoError(t, err)
+		entries = testkit.Must(e.Rdb.LLen(t.Context(), e.RedisKey("k", limit)).Result())
 		require.EqualValues(t, 3, entries, "many tokens at once are one entry")
 	})
 }

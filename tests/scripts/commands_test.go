@@ -67,8 +67,7 @@ func TestScriptsUseFewCommands(t *testing.T) {
 			}
 		}
 		commands := s.commands(func() {
-			_, err := s.try(t, c.call, keys...)
-			require.NoError(t, err)
+			testkit.Must(s.try(t, c.call, keys...))
 		})
 		assert.Equal(t, c.want, commands, "%s %s: %+v", c.kind, c.state, c.call)
 	}
@@ -78,8 +77,7 @@ func TestScriptsUseFewCommands(t *testing.T) {
 	s.args = append(kinds["calendar period"].args, s.args...)
 	for _, want := range []string{"GET GET SET SET", "GET GET PTTL INCRBY PEXPIRE"} {
 		require.Equal(t, want, s.commands(func() {
-			_, err := s.call(t, "take", 1, 1, []string{"day", "bucket"})
-			require.NoError(t, err)
+			testkit.Must(s.call(t, "take", 1, 1, []string{"day", "bucket"}))
 		}))
 	}
 }

@@ -44,8 +44,7 @@ func newCrowd(t *testing.T, size int, connect func() redis.UniversalClient,
 		rdb := connect()
 		t.Cleanup(func() { _ = rdb.Close() })
 		limiter := testkit.NewLimiter(t, rdb, append(opts, ginlimit.WithDenyCache(0))...)
-		_, err := limiter.Peek(t.Context(), "the servers are known", c.limit)
-		require.NoError(t, err)
+		testkit.Must(limiter.Peek(t.Context(), "the servers are known", c.limit))
 		c.limiters = append(c.limiters, limiter)
 	}
 	for i := range size {
@@ -129,8 +128,7 @@ func (c *crowd) change(t *testing.T, fails map[string]bool) {
 				c.model.Reset(client, limits)
 			}
 		}
-		r, err := limiter.Peek(t.Context(), client, c.limit)
-		require.NoError(t, err)
+		r := testkit.Must(limiter.Peek(t.Context(), client, c.limit))
 		require.Equal(t, c.model.Take(client, 0, 1, limits).Remaining, r.Remaining, client)
 	}
 }
@@ -162,8 +160,7 @@ func TestManyKeysOfAClusterShareACall(t *testing.T) {
 			addrs, rdb := start()
 			defer rdb.Close()
 			limiter := testkit.NewLimiter(t, rdb)
-			_, err := limiter.Peek(t.Context(), "k", ginlimit.PerDay(1))
-			require.NoError(t, err)
+			testkit.Must(limiter.Peek(t.Context(), "k", ginlimit.PerDay(1)))
 			testkit.AskMany(t, limiter)
 			calls := 0
 			for _, addr := range addrs {

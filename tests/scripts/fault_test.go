@@ -99,8 +99,7 @@ func (s *scriptKeys) save(t *testing.T, calls []faultCall) (restore func(key str
 	require.NoError(t, s.rdb.Del(t.Context(), "saved").Err())
 	for _, c := range calls {
 		s.advance(time.Duration(c.more) * time.Millisecond)
-		_, err := s.call(t, c.verb, c.n, 0, []string{"saved"})
-		require.NoError(t, err)
+		testkit.Must(s.call(t, c.verb, c.n, 0, []string{"saved"}))
 	}
 	return func(key string) { require.NoError(t, s.rdb.Copy(t.Context(), "saved", key, 0, true).Err()) }
 }
@@ -122,8 +121,7 @@ func TestScriptsWhereAKeyExpires(t *testing.T) {
 			for _, c := range calls {
 				for _, keys := range [][]string{{"k"}, {"k", "new"}} {
 					require.NoError(t, s.rdb.Del(t.Context(), "k", "new").Err())
-					want, err := s.try(t, c, keys...)
-					require.NoError(t, err)
+					want := testkit.Must(s.try(t, c, keys...))
 					left := s.state(t, "k")
 					for _, ttl := range []int{0, -2} {
 						what := fmt.Sprintf("%s %s: %+v of %v, PTTL %d", kind, name, c, keys, ttl)
@@ -212,13 +210,11 @@ func TestScriptsOfWindowsThatMayNotSetAnExpiry(t *testing.T) {
 	s.refuse("k", "PEXPIRE")
 	for _, c := range []faultCall{{"take", 1, 1, 0}, {"charge", 1, 0, 0}, {"block", 1, 0, 0}} {
 		for _, keys := range [][]string{{"k"}, {"k", "other"}} {
-			_, err := s.try(t, c, keys...)
-			require.ErrorContains(t, err, "OOM", "%+v of %v", c, keys)
+			require.ErrorContains(t, testkit.Err(s.try(t, c, keys...)), "OOM", "%+v of %v", c, keys)
 			require.Equal(t, `"" -2ns`, s.state(t, "k"), "%+v of %v", c, keys)
 		}
 	}
-	reply, err := s.try(t, faultCall{"each", 1, 1, 0}, "k", "other")
-	require.NoError(t, err)
+	reply := testkit.Must(s.try(t, faultCall{"each", 1, 1, 0}, "k", "other"))
 	require.EqualValues(t, -1, reply[0])
 	require.Equal(t, `"" -2ns`, s.state(t, "k"))
 	require.EqualValues(t, 0, reply[5])

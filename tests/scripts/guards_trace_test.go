@@ -149,8 +149,7 @@ func (g *guardTrace) change(t *testing.T) {
 		op, verb = bucket.Op{Verb: bucket.Block, N: 1 + g.r.Int64N(30)}, "block"
 	}
 	keys, args := g.limitArgs()
-	_, err := g.eval(t, g.kind.script, keys, append([]any{verb, op.N, 0}, args...)...)
-	require.NoError(t, err)
+	testkit.Must(g.eval(t, g.kind.script, keys, append([]any{verb, op.N, 0}, args...)...))
 	g.store.Do([]byte("k"), g.kind.limits, op, make([]bucket.State, len(g.kind.limits)))
 	g.ends(op.N)
 }
@@ -186,8 +185,7 @@ func TestABanThatIsNotKept(t *testing.T) {
 	g := &guardTrace{rdb: rdb}
 	take := []any{"take", 1, 1, 7, 200, 200, "ban", tooLong, tooLong, 1, 1, 0, 1}
 	for _, want := range [][]int64{{0, 0, 0}, {200, 0, 0}, {200, 0, 0}} {
-		got, err := g.eval(t, wire.WithBanOrSlots+int(bucket.Token), []string{"{k}:a", banKey}, take...)
-		require.NoError(t, err)
+		got := testkit.Must(g.eval(t, wire.WithBanOrSlots+int(bucket.Token), []string{"{k}:a", banKey}, take...))
 		require.Equal(t, want, got)
 		require.Equal(t, `"" -2ns`, g.state(t, banKey))
 	}
@@ -201,16 +199,12 @@ func TestABanKnowsWhatEachBucketLacks(t *testing.T) {
 	g := &guardTrace{rdb: rdb}
 	keys := []string{"{k}:a", "{k}:b", banKey, slotKey, otherSlotKey}
 	buckets := []any{1, 100, 1000, 1, 100, 1000}
-	_, err := g.eval(t, wire.Tokens, keys[1:2], append([]any{"take", 9, 1}, buckets[:3]...)...)
-	require.NoError(t, err)
-	_, err = g.eval(t, wire.Report, keys[4:], "P2", 1, 1, 0)
-	require.NoError(t, err)
+	testkit.Must(g.eval(t, wire.Tokens, keys[1:2], append([]any{"take", 9, 1}, buckets[:3]...)...))
+	testkit.Must(g.eval(t, wire.Report, keys[4:], "P2", 1, 1, 0))
 	for want, each := range map[int64][]any{0: {2, 1}, 20: {1, 2}} {
 		args := slices.Concat([]any{"take", 0, 1}, buckets, each,
 			[]any{"both", 20, 100, 1, 2, 1, "P1", 0, 1, 0, 0, "1,", 1, 0, 0, "1,", 2})
-		got, err := g.eval(t, wire.WithBanOrSlots+wire.Tokens, keys, args...)
-		require.NoError(t, err)
-		require.Equal(t, want, got[3], "%v", each)
+		require.Equal(t, want, testkit.Must(g.eval(t, wire.WithBanOrSlots+wire.Tokens, keys, args...))[3], "%v", each)
 		require.NoError(t, rdb.Del(t.Context(), banKey).Err())
 	}
 }
@@ -243,8 +237,7 @@ func (g *guardTrace) foreign(t *testing.T) {
 		before = append(before, g.state(t, key))
 	}
 	g.what = fmt.Sprintf("%s: %v %v, %s holds %s", g.what, c.keys, c.args, key, g.state(t, key))
-	_, err := g.eval(t, g.script(), c.keys, c.args...)
-	require.Error(t, err, g.what)
+	require.Error(t, testkit.Err(g.eval(t, g.script(), c.keys, c.args...)), g.what)
 	if key == slotKey {
 		failed, err := g.eval(t, wire.Report, []string{key}, "P1", 1, 1, 1)
 		require.NoError(t, err, g.what)

@@ -149,8 +149,7 @@ func TestLeasesWhereMemoryIsFull(t *testing.T) {
 	t.Parallel()
 	l := newLeaseTrace(t)
 	l.rdb.Set(t.Context(), leaseKey, "not a bucket", 0)
-	_, err := l.take(t, 1, 10, 0, 1)
-	require.ErrorContains(t, err, "no expiry")
+	require.ErrorContains(t, testkit.Err(l.take(t, 1, 10, 0, 1)), "no expiry")
 	require.Equal(t, []string{leaseKey}, l.mini.Keys(), "a limit is charged, though the call failed")
 	l.rdb.Del(t.Context(), leaseKey)
 
@@ -158,9 +157,7 @@ func TestLeasesWhereMemoryIsFull(t *testing.T) {
 	source := l.source
 	l.source = strings.Replace(source, "pcall(token.take, lease, taken)", "pcall(error, 'OOM')", 1)
 	require.NotEqual(t, source, l.source)
-	got, err := l.take(t, 1, 0, 10, 1)
-	require.NoError(t, err)
-	require.Equal(t, []int64{0, 20 * 1000}, got, "there is no room to hold anything")
+	require.Equal(t, []int64{0, 20 * 1000}, testkit.Must(l.take(t, 1, 0, 10, 1)), "there is no room to hold anything")
 	require.Equal(t, []string{"{k}:0"}, l.mini.Keys())
 }
 
@@ -169,16 +166,13 @@ func TestNothingIsHeldOfABlockedClient(t *testing.T) {
 	t.Parallel()
 	for _, verb := range []string{"block", "charge"} {
 		l := newLeaseTrace(t)
-		_, err := l.take(t, 1, 9, 0, 1)
-		require.NoError(t, err)
+		testkit.Must(l.take(t, 1, 9, 0, 1))
 		limit := &l.buckets[0]
 		plain := testkit.ScriptSource(t, wire.Tokens)
 		require.NoError(t, eval(t.Context(), l.rdb, plain, l.keys()[:1], verb, 200, 0,
 			limit.Drain, limit.Cost, limit.Capacity+limit.Floor).Err())
 		before := l.rdb.PTTL(t.Context(), leaseKey).Val()
-		got, err := l.take(t, 1, 5, 9, 1)
-		require.NoError(t, err)
-		require.Greater(t, got[0], limit.Capacity, verb)
+		require.Greater(t, testkit.Must(l.take(t, 1, 5, 9, 1))[0], limit.Capacity, verb)
 		require.Equal(t, before, l.rdb.PTTL(t.Context(), leaseKey).Val(), "%s: the lease bucket is charged", verb)
 	}
 }
@@ -195,8 +189,6 @@ func TestEachBucketIsReadOnce(t *testing.T) {
 	const last = "held = min(held, room)\n"
 	require.Contains(t, l.source, last)
 	l.source = strings.Replace(l.source, last, last+"call('DEL', KEYS[1])\n", 1) // the block has ended
-	got, err := l.take(t, 1, 5, 9, 1)
-	require.NoError(t, err)
-	require.Greater(t, got[0], limit.Capacity)
+	require.Greater(t, testkit.Must(l.take(t, 1, 5, 9, 1))[0], limit.Capacity)
 	require.Empty(t, l.mini.Keys(), "nothing is taken, ahead or for longer")
 }

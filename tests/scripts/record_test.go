@@ -62,8 +62,7 @@ func (w *recordTrace) do(t *testing.T, verb string, op bucket.Op, second int64, 
 	more ...any) (inRedis []int64, here bucket.State) {
 	t.Helper()
 	args := append([]any{verb, op.N, second}, w.args...)
-	reply, err := eval(t.Context(), w.rdb, w.source, keys, append(args, more...)...).Result()
-	require.NoError(t, err)
+	reply := testkit.Must(eval(t.Context(), w.rdb, w.source, keys, append(args, more...)...).Result())
 	switch reply := reply.(type) {
 	case int64:
 		inRedis = []int64{reply}

@@ -23,8 +23,7 @@ func TestScriptIsLoadedOnceAndCalledBySHA(t *testing.T) {
 	rdb := testkit.Connect(t, testkit.StartRedis(t))
 	limiter := testkit.NewLimiter(t, rdb)
 	for range 10 {
-		_, err := limiter.Allow(t.Context(), "k", ginlimit.PerHour(50))
-		require.NoError(t, err)
+		testkit.Must(limiter.Allow(t.Context(), "k", ginlimit.PerHour(50)))
 	}
 	calls := testkit.CommandCalls(t, rdb)
 	assert.Equal(t, "1", calls["script|load"])

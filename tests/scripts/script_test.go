@@ -76,8 +76,7 @@ func (s *scriptKeys) together(t *testing.T, verb string, n, charges int, key str
 
 // state returns what a key holds, and how long for.
 func (s *scriptKeys) state(t *testing.T, key string) string {
-	kind, err := s.rdb.Type(t.Context(), key).Result()
-	require.NoError(t, err)
+	kind := testkit.Must(s.rdb.Type(t.Context(), key).Result())
 	ttl := s.rdb.PTTL(t.Context(), key).Val()
 	if kind == "list" {
 		return fmt.Sprint(s.rdb.LRange(t.Context(), key, 0, -1).Val(), ttl)
@@ -190,9 +189,7 @@ func TestForeignKeysStay(t *testing.T) {
 					require.NoError(t, s.rdb.PExpire(t.Context(), "k", expires).Err())
 				}
 				before := s.state(t, "k")
-				reply, err := s.call(t, "each", 1, 1, []string{"k"})
-				require.NoError(t, err)
-				require.EqualValues(t, -1, reply[0], "%s, %q", a, value)
+				require.EqualValues(t, -1, testkit.Must(s.call(t, "each", 1, 1, []string{"k"}))[0], "%s, %q", a, value)
 				for _, charges := range []int{0, 1} {
 					_, alone := s.call(t, "take", 1, charges, []string{"k"})
 					_, together := s.together(t, "take", 1, charges, "k")
@@ -230,13 +227,11 @@ func TestLevelsOfBuckets(t *testing.T) {
 				require.NoError(t, s.rdb.Set(t.Context(), "k", c.value, time.Duration(c.left)*time.Millisecond).Err())
 			}
 			set()
-			reply, err := s.call(t, call.verb, 1, call.charges, []string{"k"})
-			require.NoError(t, err)
+			reply := testkit.Must(s.call(t, call.verb, 1, call.charges, []string{"k"}))
 			require.Equal(t, []int64{c.level}, reply, "%+v, %+v", c, call)
 			if call.verb == "take" {
 				set()
-				reply, err := s.together(t, "take", 1, call.charges, "k")
-				require.NoError(t, err)
+				reply := testkit.Must(s.together(t, "take", 1, call.charges, "k"))
 				require.Equal(t, []int64{c.level}, reply, "%+v, %+v, together", c, call)
 			}
 		}
@@ -255,8 +250,7 @@ func TestLevelsOfBuckets(t *testing.T) {
 		test(large, c)
 		require.NoError(t, large.rdb.Set(t.Context(), "k", c.value, left*time.Millisecond).Err())
 		before := large.state(t, "k")
-		_, err := large.call(t, "give", 1, 0, []string{"k"})
-		require.NoError(t, err)
+		testkit.Must(large.call(t, "give", 1, 0, []string{"k"}))
 		require.Equal(t, c.level == exact, before == large.state(t, "k"), "%+v: nobody knows what is left", c)
 	}
 }
@@ -272,9 +266,7 @@ func TestEachHasItsCharges(t *testing.T) {
 		want    []int64
 	}{{0, []any{3, 1}, []int64{0, 0}}, {1, nil, []int64{3, 1}}, {0, []any{990, 999}, []int64{4, 2}},
 		{1, nil, []int64{994, 1000}}, {1, nil, []int64{995, 1000}}} {
-		reply, err := s.call(t, "each", 1, c.charges, keys, c.each...)
-		require.NoError(t, err)
-		require.Equal(t, c.want, reply, "%+v", c)
+		require.Equal(t, c.want, testkit.Must(s.call(t, "each", 1, c.charges, keys, c.each...)), "%+v", c)
 	}
 }
 
@@ -291,8 +283,7 @@ func TestTokensGivenBackToABucketCountToTheUnit(t *testing.T) {
 		{"6 500", 501, `"6 500" 501ms`}, {"6 499", 501, `"6 499" 501ms`}, {"6 501", 501, `"5" 358ms`}, // while it is blocked
 	} {
 		require.NoError(t, s.rdb.Set(t.Context(), "k", c.value, time.Duration(c.left)*time.Millisecond).Err())
-		_, err := s.call(t, "give", 1, 0, []string{"k"})
-		require.NoError(t, err)
+		testkit.Must(s.call(t, "give", 1, 0, []string{"k"}))
 		require.Equal(t, c.want, s.state(t, "k"), "%+v", c)
 	}
 }
@@ -332,10 +323,8 @@ func TestGeneralScriptDecidesOnOneBucket(t *testing.T) {
 			if verb == "take" {
 				charges = r.IntN(3)
 			}
-			want, err := own.call(t, verb, n, charges, []string{"k"})
-			require.NoError(t, err)
-			got, err := general.call(t, verb, n, charges, []string{"k"})
-			require.NoError(t, err)
+			want := testkit.Must(own.call(t, verb, n, charges, []string{"k"}))
+			got := testkit.Must(general.call(t, verb, n, charges, []string{"k"}))
 			if len(want) > 2 && want[2] == 0 && verb == "take" {
 				got[3] = 0 // a fast path need not find when one more fits
 			}

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // TestBucketsThatAreNotPlain are decided on together too: one whose block has ended, and more than are told of at once.
@@ -17,17 +18,14 @@ func TestBucketsThatAreNotPlain(t *testing.T) {
 	s := newScriptKeys(t, ginlimit.TokenBucket, ginlimit.PerSecond(7)) // drain 7, cost 1000, capacity 7000
 	set := func(key string) { require.NoError(t, s.rdb.Set(t.Context(), key, "6 502", 501*time.Millisecond).Err()) }
 	set("k")
-	reply, err := s.together(t, "take", 1, 10, "k")
-	require.NoError(t, err)
+	reply := testkit.Must(s.together(t, "take", 1, 10, "k"))
 	require.Equal(t, []int64{3501}, reply)
-	reply, err = s.call(t, "take", 1, 0, []string{"k"})
-	require.NoError(t, err)
+	reply = testkit.Must(s.call(t, "take", 1, 0, []string{"k"}))
 	require.Equal(t, []int64{6501}, reply, "three more fit")
 
 	set("5")
 	s.args = slices.Repeat(s.args, 6)
-	reply, err = s.call(t, "give", 1, 0, []string{"1", "2", "3", "4", "5", "6"})
-	require.NoError(t, err)
+	reply = testkit.Must(s.call(t, "give", 1, 0, []string{"1", "2", "3", "4", "5", "6"}))
 	require.Equal(t, []int64{0, 0, 0, 0, 3501, 0}, reply)
 }
 
@@ -46,11 +44,9 @@ func TestBucketsChargedTogetherAreKeptAsThoseChargedAlone(t *testing.T) {
 				n = 1 + r.IntN(6) // a look at when more tokens than the oldest have left
 			}
 			s.args = append(limit[:3:3], limit...)
-			two, err := s.call(t, "take", n, charges, []string{"one", "other"})
-			require.NoError(t, err)
+			two := testkit.Must(s.call(t, "take", n, charges, []string{"one", "other"}))
 			s.args = limit
-			alone, err := s.call(t, "take", n, charges, []string{"alone"})
-			require.NoError(t, err)
+			alone := testkit.Must(s.call(t, "take", n, charges, []string{"alone"}))
 			if a == ginlimit.SlidingWindow && charges > 0 && alone[2] == 0 {
 				alone[2] = two[2]
 			}
@@ -72,22 +68,16 @@ func TestABlockLastsToItsLastMillisecond(t *testing.T) {
 			if a == ginlimit.TokenBucket {
 				full = 6001 // units, of 7000: a token does not fit
 			}
-			_, err := s.call(t, "block", 5, 0, []string{"k"})
-			require.NoError(t, err)
+			testkit.Must(s.call(t, "block", 5, 0, []string{"k"}))
 			s.advance(4 * time.Millisecond)
 			for _, charges := range []int{0, 1} {
-				reply, err := s.call(t, "take", 1, charges, []string{"k"})
-				require.NoError(t, err)
-				require.GreaterOrEqual(t, reply[0], full, "%s", a)
-				_, err = s.call(t, "charge", 1, 0, []string{"k"}) // which the block outlasts
+				require.GreaterOrEqual(t, testkit.Must(s.call(t, "take", 1, charges, []string{"k"}))[0], full, "%s", a)
+				_, err := s.call(t, "charge", 1, 0, []string{"k"}) // which the block outlasts
 				require.NoError(t, err)
 			}
-			_, err = s.call(t, "give", 2, 0, []string{"k"})
-			require.NoError(t, err)
+			testkit.Must(s.call(t, "give", 2, 0, []string{"k"}))
 			s.advance(time.Millisecond)
-			reply, err := s.call(t, verb, 1, 1, []string{"k"})
-			require.NoError(t, err)
-			require.Less(t, reply[0], full, "%s", a)
+			require.Less(t, testkit.Must(s.call(t, verb, 1, 1, []string{"k"}))[0], full, "%s", a)
 		}
 	}
 }

@@ -37,9 +37,8 @@ func TestACallRemovesFewProcesses(t *testing.T) {
 		require.NoError(t, rdb.Set(t.Context(), slotKey, manySlots(processes), 10*time.Second).Err())
 		advance(5 * time.Second)
 		for left, granted := 2*processes, 0; left > processes; granted++ {
-			used, err := g.eval(t, wire.BanOrSlots, []string{slotKey}, "take", 1, 1, "slots", "PX", 0, capacity,
-				granted, granted, fmt.Sprint(granted+1, ","), 0)
-			require.NoError(t, err)
+			used := testkit.Must(g.eval(t, wire.BanOrSlots, []string{slotKey}, "take", 1, 1, "slots", "PX", 0, capacity,
+				granted, granted, fmt.Sprint(granted+1, ","), 0))
 			left = max(processes, left-most)
 			if capacity == 1 {
 				granted = -1 // every call is denied
@@ -62,9 +61,7 @@ func TestAReportRemovesFewProcesses(t *testing.T) {
 		require.NoError(t, rdb.Set(t.Context(), keys[i], manySlots(100), 10*time.Second).Err())
 	}
 	advance(5 * time.Second)
-	failed, err := g.eval(t, wire.Report, keys, args...)
-	require.NoError(t, err)
-	require.Empty(t, failed)
+	require.Empty(t, testkit.Must(g.eval(t, wire.Report, keys, args...)))
 	entries := 0
 	for _, key := range keys {
 		entries += strings.Count(rdb.Get(t.Context(), key).Val(), ";")
@@ -78,9 +75,8 @@ const turnsKey = slotKey + ":turns:4"
 // awaits has a process look for one of four slots, and returns its place among those that wait.
 func (g *guardTrace) awaits(t *testing.T, process string) (place int64) {
 	t.Helper()
-	reply, err := g.eval(t, wire.BanOrSlots, []string{slotKey, turnsKey},
-		"take", 1, 1, "slots", process, 1000, 4, 0, 0, "1,", 0)
-	require.NoError(t, err)
+	reply := testkit.Must(g.eval(t, wire.BanOrSlots, []string{slotKey, turnsKey},
+		"take", 1, 1, "slots", process, 1000, 4, 0, 0, "1,", 0))
 	return reply[0] >> 21
 }
 

@@ -84,8 +84,7 @@ func TestMessagesAboutSlots(t *testing.T) {
 						charges++
 					}
 					args[slices.Index(args, any("take"))+2] = charges / 2
-					reply, err := rdb.Do(t.Context(), args...).Int64Slice()
-					require.NoError(t, err)
+					reply := testkit.Must(rdb.Do(t.Context(), args...).Int64Slice())
 					require.Equal(t, m.inUse, reply[len(reply)-1], "message %d under %v: %q",
 						i, limits, rdb.Get(t.Context(), "ginlimit:{api|alice}:slots").Val())
 				}
@@ -109,8 +108,7 @@ func TestSlotsOfAKeyThatExpires(t *testing.T) {
 				func() ([]int64, error) { return g.eval(t, wire.Report, []string{slotKey}, "P1", 7, 1, 0) },
 			} {
 				require.NoError(t, s.rdb.Del(t.Context(), slotKey).Err())
-				want, err := call()
-				require.NoError(t, err)
+				want := testkit.Must(call())
 				kept := s.state(t, slotKey)
 				require.NotEqual(t, `"" -2ns`, kept)
 				require.NoError(t, s.rdb.Set(t.Context(), slotKey, value, time.Minute).Err())
@@ -178,9 +176,7 @@ func TestSlotsOfAReportThatSaysNothingNew(t *testing.T) {
 		{"P1 7 2 ", 0, 2, 0, `"P1 7 2 " -1ns`},
 	} {
 		require.NoError(t, s.rdb.Set(t.Context(), slotKey, c.value, c.ttl).Err())
-		failed, err := g.eval(t, wire.Report, []string{slotKey}, "P1", 7, c.held, c.doubt)
-		require.NoError(t, err)
-		require.Empty(t, failed)
+		require.Empty(t, testkit.Must(g.eval(t, wire.Report, []string{slotKey}, "P1", 7, c.held, c.doubt)))
 		require.Equal(t, c.want, s.state(t, slotKey), "%+v", c)
 	}
 }
@@ -193,11 +189,9 @@ func slotArgs(t *testing.T, rdb *redis.Client, limits []ginlimit.Limit) []any {
 	seen.AddHook(testkit.FirstIsLate(&args))
 	t.Cleanup(func() { require.NoError(t, seen.Close()) })
 	limiter := testkit.NewLimiter(t, seen, testkit.Patient(), ginlimit.WithFailureMode(ginlimit.FailClosed))
-	p, err := limiter.Policy("api", limits[0], ginlimit.WithLimits(limits[1:]...),
-		ginlimit.InFlight(4))
-	require.NoError(t, err)
-	_, err = p.Reserve(t.Context(), "alice", 1)
-	require.ErrorIs(t, err, ginlimit.ErrUnavailable)
+	p := testkit.Must(limiter.Policy("api", limits[0], ginlimit.WithLimits(limits[1:]...),
+		ginlimit.InFlight(4)))
+	require.ErrorIs(t, testkit.Err(p.Reserve(t.Context(), "alice", 1)), ginlimit.ErrUnavailable)
 	require.NoError(t, limiter.Close())
 	require.NoError(t, rdb.Del(t.Context(), "ginlimit:{api|alice}:slots").Err())
 	return args

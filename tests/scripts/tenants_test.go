@@ -43,8 +43,7 @@ func (s *sharedScript) advance(d time.Duration) {
 
 func (s *sharedScript) call(t *testing.T, args []any) []int64 {
 	keys := []string{"{k}:b", "{k}:b:tenants:held", "{k}:b:tenants"}
-	reply, err := eval(context.Background(), s.rdb, s.source, keys, args...).Int64Slice()
-	require.NoError(t, err)
+	reply := testkit.Must(eval(context.Background(), s.rdb, s.source, keys, args...).Int64Slice())
 	return reply
 }
 
@@ -120,10 +119,8 @@ func (s *sharedScript) holds(t *testing.T, tenants []bucket.Tenant) (all []float
 // a key does not expire.
 func (s *sharedScript) requireBounds(t *testing.T) {
 	ctx := context.Background()
-	held, err := s.rdb.HGetAll(ctx, "{k}:b:tenants:held").Result()
-	require.NoError(t, err)
-	bounds, err := s.rdb.ZRangeWithScores(ctx, "{k}:b:tenants", 0, -1).Result()
-	require.NoError(t, err)
+	held := testkit.Must(s.rdb.HGetAll(ctx, "{k}:b:tenants:held").Result())
+	bounds := testkit.Must(s.rdb.ZRangeWithScores(ctx, "{k}:b:tenants", 0, -1).Result())
 	var sum, weights, least, spare int64
 	if _, err := fmt.Sscan(held["t"], &sum, &weights, &least, &spare); len(held) > 0 {
 		require.NoError(t, err)
@@ -139,14 +136,12 @@ func (s *sharedScript) requireBounds(t *testing.T) {
 		require.Equal(t, s.mini.TTL("{k}:b:tenants:held"), s.mini.TTL("{k}:b:tenants"))
 	}
 	for _, bound := range bounds {
-		score, err := strconv.ParseInt(held[bound.Member.(string)], 10, 64)
-		require.NoError(t, err)
+		score := testkit.Must(strconv.ParseInt(held[bound.Member.(string)], 10, 64))
 		require.LessOrEqual(t, bound.Score, float64(score/1024))
 		require.GreaterOrEqual(t, score/1024, least)
 	}
 	for _, text := range held {
-		score, err := strconv.ParseInt(text, 10, 64)
-		require.NoError(t, err)
+		score := testkit.Must(strconv.ParseInt(text, 10, 64))
 		sum -= score / 1024 * (score % 1024)
 		weights -= score % 1024
 	}
@@ -253,9 +248,7 @@ func TestTenantsWhoseFinishHasPassedAreRemoved(t *testing.T) {
 			removed += int(before) - len(held)
 			delete(held, "t")
 			for name, text := range held {
-				score, err := strconv.ParseInt(text, 10, 64)
-				require.NoError(t, err)
-				require.Greater(t, float64(score/1024), v, "%s of %d", name, count)
+				require.Greater(t, float64(testkit.Must(strconv.ParseInt(text, 10, 64))/1024), v, "%s of %d", name, count)
 			}
 		}
 		require.Greater(t, removed, count/2)

@@ -38,8 +38,7 @@ func TestRepliesOfWindows(t *testing.T) {
 		for s, want := range map[*scriptKeys][]int64{fixed: c.fixed, sliding: c.sliding} {
 			s.advance(time.Date(2026, 1, 1, 0, 0, 0, c.at*1e6, time.UTC).Sub(s.now))
 			take := func(keys ...string) []int64 {
-				reply, err := s.call(t, "take", c.n, c.charges, keys)
-				require.NoError(t, err)
+				reply := testkit.Must(s.call(t, "take", c.n, c.charges, keys))
 				return reply
 			}
 			require.Equal(t, want, take("alone"), "%+v", c)
@@ -81,14 +80,10 @@ func TestRepliesOfCalendarPeriods(t *testing.T) {
 	} {
 		s.advance(time.Date(2026, 1, 1, 0, 0, 0, c.at*1e6, time.UTC).Sub(s.now))
 		s.args = []any{1000 - c.at, "calendar", 3}
-		alone, err := s.call(t, "take", c.n, c.charges, []string{"alone"})
-		require.NoError(t, err)
-		require.Equal(t, c.want, alone, "%+v", c)
-		each, err := s.call(t, "each", c.n, 0, []string{"each 1", "each 2"}, c.charges, c.charges)
-		require.NoError(t, err)
+		require.Equal(t, c.want, testkit.Must(s.call(t, "take", c.n, c.charges, []string{"alone"})), "%+v", c)
+		each := testkit.Must(s.call(t, "each", c.n, 0, []string{"each 1", "each 2"}, c.charges, c.charges))
 		require.Equal(t, append(c.want[:5:5], c.want...), each, "%+v", c)
-		two, err := s.call(t, "take", c.n, c.charges, []string{"one", "other"}, s.args...)
-		require.NoError(t, err)
+		two := testkit.Must(s.call(t, "take", c.n, c.charges, []string{"one", "other"}, s.args...))
 		require.Equal(t, append(c.want[:5:5], c.want...), two, "%+v", c)
 		for _, key := range []string{"each 1", "each 2", "one", "other"} {
 			require.Equal(t, s.state(t, "alone"), s.state(t, key), "%+v", c)
@@ -108,15 +103,11 @@ func TestDebtEndsAtWhatCanBeCounted(t *testing.T) {
 		s := newScriptKeys(t, a, ginlimit.PerSecond(1000))
 		s.args = []any{1_000_003, s.args[1], c.limit}
 		for _, tokens := range []int64{c.most - 3, 2, 4, 1} {
-			_, err := s.call(t, "charge", tokens, 0, []string{"k"})
-			require.NoError(t, err)
+			testkit.Must(s.call(t, "charge", tokens, 0, []string{"k"}))
 		}
-		_, err := s.call(t, "charge", c.most+1, 0, []string{"at once"})
-		require.NoError(t, err)
+		testkit.Must(s.call(t, "charge", c.most+1, 0, []string{"at once"}))
 		for _, key := range []string{"k", "at once"} {
-			reply, err := s.call(t, "give", 1, 0, []string{key})
-			require.NoError(t, err)
-			require.EqualValues(t, c.most, reply[0], "%s", a)
+			require.EqualValues(t, c.most, testkit.Must(s.call(t, "give", 1, 0, []string{key}))[0], "%s", a)
 		}
 	}
 }
@@ -131,21 +122,16 @@ func TestABlockOutlastsWhatIsReturned(t *testing.T) {
 				for block := 1; block <= 2; block++ {
 					what := fmt.Sprintf("%s: %s %d, blocked for %d ms", a, verb, back, block)
 					require.NoError(t, s.rdb.Del(t.Context(), "k").Err())
-					taken, err := s.call(t, "take", 2, 1, []string{"k"})
-					require.NoError(t, err)
-					_, err = s.call(t, "block", block, 0, []string{"k"})
-					require.NoError(t, err)
-					_, err = s.call(t, verb, back, 0, []string{"k"}, taken[4])
-					require.NoError(t, err)
-					reply, err := s.call(t, "take", 1, 1, []string{"k"})
-					require.NoError(t, err)
+					taken := testkit.Must(s.call(t, "take", 2, 1, []string{"k"}))
+					testkit.Must(s.call(t, "block", block, 0, []string{"k"}))
+					testkit.Must(s.call(t, verb, back, 0, []string{"k"}, taken[4]))
+					reply := testkit.Must(s.call(t, "take", 1, 1, []string{"k"}))
 					require.Equal(t, []int64{3, int64(block)}, []int64{reply[0], reply[2]}, what)
 					if back >= 2 && verb == "return" && a == ginlimit.FixedWindow {
 						require.EqualValues(t, block, s.mini.TTL("k").Milliseconds(), what)
 					}
 					s.advance(time.Duration(block) * time.Millisecond)
-					reply, err = s.call(t, "take", 1, 0, []string{"k"})
-					require.NoError(t, err)
+					reply = testkit.Must(s.call(t, "take", 1, 0, []string{"k"}))
 					require.EqualValues(t, max(0, 2-back), reply[0], what)
 				}
 			}
@@ -255,22 +241,18 @@ func TestScriptsOfWindowsSearchLogs(t *testing.T) {
 			if short := after.used() + c.n - limit; short > 0 {
 				want[2] = after.leaves(now, short)
 			}
-			together, err := s.try(t, c, "one", "other")
-			require.NoError(t, err)
+			together := testkit.Must(s.try(t, c, "one", "other"))
 			require.Equal(t, append(want[:5:5], want...), together, what)
 			if charged == c.charges && charged > 0 {
 				want[2] = 0 // all charges were made, so it is not said when one more fits
 			}
-			alone, err := s.try(t, c, "alone")
-			require.NoError(t, err)
-			require.Equal(t, want, alone, what)
+			require.Equal(t, want, testkit.Must(s.try(t, c, "alone")), what)
 			if charged > 0 {
 				require.Equal(t, after.state(now), s.state(t, "one"), what)
 				require.Equal(t, after.state(now), s.state(t, "alone"), what)
 			}
 			if c.charges > 0 {
-				each, err := s.try(t, faultCall{"each", c.n, 0, c.charges}, "each")
-				require.NoError(t, err)
+				each := testkit.Must(s.try(t, faultCall{"each", c.n, 0, c.charges}, "each"))
 				if want[2] > after.leaves(now, 1) {
 					require.EqualValues(t, -1, each[0], what)
 					require.Equal(t, s.state(t, "saved"), s.state(t, "each"), what)
@@ -290,8 +272,7 @@ func TestScriptsOfWindowsRewriteLogs(t *testing.T) {
 	eachLog(t, s, func(l takenLog, now int, restore func(keys ...string)) {
 		for n := 1; n <= 3; n++ {
 			restore("k")
-			_, err := s.try(t, faultCall{"give", n, 0, 0}, "k")
-			require.NoError(t, err)
+			testkit.Must(s.try(t, faultCall{"give", n, 0, 0}, "k"))
 			var want []logEntry
 			left := l.used() - n
 			for _, e := range l.entries {
@@ -307,15 +288,13 @@ func TestScriptsOfWindowsRewriteLogs(t *testing.T) {
 				continue // else nothing has the mark, or it has left
 			}
 			restore("k")
-			_, err := s.try(t, faultCall{"return", 1, 0, at}, "k")
-			require.NoError(t, err)
+			testkit.Must(s.try(t, faultCall{"return", 1, 0, at}, "k"))
 			require.Equal(t, s.state(t, "saved"), s.state(t, "k"), "%v at %d ms: returned with mark %d", l, now, at)
 		}
 		for n := 1; n <= 2; n++ {
 			for i, e := range l.entries {
 				restore("k")
-				_, err := s.try(t, faultCall{"return", n, 0, e.at}, "k")
-				require.NoError(t, err)
+				testkit.Must(s.try(t, faultCall{"return", n, 0, e.at}, "k"))
 				want := takenLog{l.base, slices.Clone(l.entries)}
 				if i < len(l.entries)-1-i { // the totals of the earlier ones rise
 					want.base += min(n, e.tokens)
@@ -356,8 +335,7 @@ func TestScriptsOfWindowsRewriteFewEntries(t *testing.T) {
 		require.NoError(t, s.rdb.Del(t.Context(), "k").Err())
 		require.NoError(t, s.rdb.RPush(t.Context(), "k", list(0, 0, 0, 0)...).Err())
 		require.NoError(t, s.rdb.PExpire(t.Context(), "k", 2*time.Second).Err())
-		_, err := s.try(t, faultCall{"return", 1, 0, at}, "k")
-		require.NoError(t, err)
+		testkit.Must(s.try(t, faultCall{"return", 1, 0, at}, "k"))
 		require.True(t, fmt.Sprint(want, 2*time.Second) == s.state(t, "k"), "entry %d", at)
 	}
 }
@@ -372,9 +350,7 @@ func TestScriptsOfWindowsCountBeyondTheWrap(t *testing.T) {
 			require.NoError(t, s.rdb.RPush(t.Context(), "k", "4503599627370493 2 1000", "0", "2").Err())
 			require.NoError(t, s.rdb.PExpire(t.Context(), "k", time.Second).Err())
 			for i, used := range []int64{5, 6, 6} {
-				reply, err := s.try(t, c, keys...)
-				require.NoError(t, err)
-				require.Equal(t, used, reply[0], "%+v of %v, call %d", c, keys, i)
+				require.Equal(t, used, testkit.Must(s.try(t, c, keys...))[0], "%+v of %v, call %d", c, keys, i)
 			}
 			require.Equal(t, "[4503599627370493 3 1000 0 3] 1s", s.state(t, "k"))
 		}
@@ -386,12 +362,10 @@ func TestScriptsOfWindowsCountBeyondTheWrap(t *testing.T) {
 func TestScriptsOfWindowsWithAClockSetBack(t *testing.T) {
 	t.Parallel()
 	s := newScriptKeys(t, ginlimit.SlidingWindow, ginlimit.PerSecond(3))
-	_, err := s.call(t, "block", time.Hour.Milliseconds(), 0, []string{"k"})
-	require.NoError(t, err)
+	testkit.Must(s.call(t, "block", time.Hour.Milliseconds(), 0, []string{"k"}))
 	left := time.Hour + time.Second
 	require.NoError(t, s.rdb.PExpire(t.Context(), "k", left).Err())
-	reply, err := s.call(t, "take", 1, 1, []string{"k"})
-	require.NoError(t, err)
+	reply := testkit.Must(s.call(t, "take", 1, 1, []string{"k"}))
 	ms := left.Milliseconds()
 	require.Equal(t, []int64{3, ms, ms, ms, 0}, reply)
 }
@@ -402,8 +376,7 @@ func TestScriptsOfWindowsForgetTheLastEntryInItsLastMillisecond(t *testing.T) {
 	s := newScriptKeys(t, ginlimit.SlidingWindow, ginlimit.PerSecond(7))
 	for _, c := range []faultCall{{"charge", 2, 0, 0}, {"block", 1001, 0, 0}, {"charge", 14, 0, 1000}, {"take", 1, 0, 1}} {
 		s.advance(time.Duration(c.more) * time.Millisecond)
-		reply, err := s.try(t, c, "k")
-		require.NoError(t, err)
+		reply := testkit.Must(s.try(t, c, "k"))
 		if c.verb == "take" {
 			require.EqualValues(t, 14, reply[0], "as much debt as there may be")
 		}

@@ -182,12 +182,9 @@ func TestAFaultOfOnePolicyChargesNone(t *testing.T) {
 			require.Contains(t, rec.Body.String(), row.body, i)
 		}
 		for _, p := range []*ginlimit.Policy{first, second, fourth} {
-			left, err := p.Peek(t.Context(), "a")
-			require.NoError(t, err)
-			require.Equal(t, 5, left.Remaining)
+			require.Equal(t, 5, testkit.Must(p.Peek(t.Context(), "a")).Remaining)
 		}
-		left, err := dry.Peek(t.Context(), ginlimit.AddrKey(netip.MustParseAddr("192.0.2.1")))
-		require.NoError(t, err)
+		left := testkit.Must(dry.Peek(t.Context(), ginlimit.AddrKey(netip.MustParseAddr("192.0.2.1"))))
 		require.Equal(t, 2, left.Remaining, "a dry run decides whatever becomes of the others, but for a list")
 	})
 }
@@ -209,9 +206,7 @@ func TestFailureModeOfEachPolicy(t *testing.T) {
 	for range 3 {
 		testkit.Get(testkit.Serve(ginlimit.AllOf(local, open)), "/", testkit.User("a"))
 	}
-	left, err := local.Peek(t.Context(), "a")
-	require.NoError(t, err)
-	require.Equal(t, 1, left.Remaining)
+	require.Equal(t, 1, testkit.Must(local.Peek(t.Context(), "a")).Remaining)
 }
 
 // TestTheLongestWaitAnswers, also where policies are asked one after another, as two that ban are.
@@ -234,9 +229,7 @@ func TestTheLongestWaitAnswers(t *testing.T) {
 				for range 3 { // from Redis, then remembered
 					rec := testkit.Get(r, "/", testkit.User("a"))
 					require.Equal(t, 429, rec.Code)
-					wait, err := strconv.Atoi(rec.Header().Get("Retry-After"))
-					require.NoError(t, err)
-					require.InDelta(t, 3600, wait, 60)
+					require.InDelta(t, 3600, testkit.Must(strconv.Atoi(rec.Header().Get("Retry-After"))), 60)
 				}
 			})
 		}
@@ -257,8 +250,7 @@ func TestAllOfWaitsInTheLineOfWhatItLacks(t *testing.T) {
 			start := time.Now()
 			require.Equal(t, 200, testkit.Get(r, "/", testkit.User("a")).Code, name)
 			require.Equal(t, time.Second, time.Since(start).Round(10*time.Millisecond), name)
-			_, err := quick.AllowUpTo(t.Context(), "a", 2)
-			require.NoError(t, err)
+			testkit.Must(quick.AllowUpTo(t.Context(), "a", 2))
 			start = time.Now()
 			require.Equal(t, 429, testkit.Get(r, "/", testkit.User("a")).Code, name)
 			require.Zero(t, time.Since(start), "%s: %s", name, "the one that denies does not wait")

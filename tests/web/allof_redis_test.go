@@ -69,8 +69,7 @@ func TestAllOfUnderLoad(t *testing.T) {
 		for i := range passed {
 			assert.LessOrEqual(t, passed[i].Load(), int64(10), name)
 			total += passed[i].Load()
-			p, err := l.Peek(t.Context(), ginlimit.Key("address", fmt.Sprintf("192.0.2.%d", i)), ginlimit.PerDay(10))
-			require.NoError(t, err)
+			p := testkit.Must(l.Peek(t.Context(), ginlimit.Key("address", fmt.Sprintf("192.0.2.%d", i)), ginlimit.PerDay(10)))
 			assert.EqualValues(t, 10-passed[i].Load(), p.Remaining, name)
 		}
 		assert.EqualValues(t, 25, total, name)
@@ -98,9 +97,8 @@ func TestAllOfWaitsOnceForAFrozenRedis(t *testing.T) {
 			const timeout = time.Second
 			var calls atomic.Int64
 			c.rdb.AddHook(testkit.EveryScript(func(send func() error) error { calls.Add(1); return send() }))
-			l, err := ginlimit.NewLimiter(c.rdb, ginlimit.WithTimeout(timeout), ginlimit.WithReplicas(1),
-				ginlimit.WithLogger(slog.New(slog.DiscardHandler)))
-			require.NoError(t, err)
+			l := testkit.Must(ginlimit.NewLimiter(c.rdb, ginlimit.WithTimeout(timeout), ginlimit.WithReplicas(1),
+				ginlimit.WithLogger(slog.New(slog.DiscardHandler))))
 			r := three(testkit.Wrap(l, ginlimit.TokenBucket))
 			require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
 				return testkit.Get(r, "/", testkit.From("192.0.2.9:1"),

@@ -127,8 +127,7 @@ func traceAllOf(t *testing.T, l *testkit.Limiter, r *rand.Rand, store string) {
 	}
 	for i, p := range all {
 		for client := range maps.Keys(p.used) {
-			left, err := policies[i].Peek(t.Context(), client)
-			require.NoError(t, err)
+			left := testkit.Must(policies[i].Peek(t.Context(), client))
 			require.Equal(t, p.most-p.used[client], left.Remaining, "%s %s", p.name, client)
 		}
 	}

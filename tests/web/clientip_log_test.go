@@ -55,11 +55,9 @@ func TestKeysOfNoClientAreLogged(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			var log testkit.Buffer
-			limiter, err := ginlimit.NewLocal(ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
-			require.NoError(t, err)
+			limiter := testkit.Must(ginlimit.NewLocal(ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil)))))
 			defer limiter.Close()
-			p, err := limiter.Policy("login", append(c.opts, ginlimit.PerMinute(5))...)
-			require.NoError(t, err)
+			p := testkit.Must(limiter.Policy("login", append(c.opts, ginlimit.PerMinute(5))...))
 			if c.serves {
 				p.Handler()
 			}

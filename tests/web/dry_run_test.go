@@ -37,12 +37,8 @@ func TestDryRunSharesNoKey(t *testing.T) {
 		}
 		require.Equal(t, 2, inner)
 		require.NoError(t, force.Reset(t.Context(), "alice"))
-		res, err := trial.Peek(t.Context(), "alice")
-		require.NoError(t, err)
-		require.Equal(t, ginlimit.CauseBan, res.Cause)
-		reserved, err := trial.Reserve(t.Context(), "alice", 1)
-		require.NoError(t, err)
-		require.Equal(t, ginlimit.CauseBan, reserved.Result().Cause)
+		require.Equal(t, ginlimit.CauseBan, testkit.Must(trial.Peek(t.Context(), "alice")).Cause)
+		require.Equal(t, ginlimit.CauseBan, testkit.Must(trial.Reserve(t.Context(), "alice", 1)).Result().Cause)
 	})
 }
 
@@ -54,14 +50,11 @@ func TestDryRunSettlesAsWithoutIt(t *testing.T) {
 			ginlimit.InFlight(2), ginlimit.WithDryRun(),
 			ginlimit.WithRefund(func(*gin.Context) bool { return true }))
 		router := testkit.Serve(p.Handler(), func(*gin.Context) {
-			r, err := p.Reserve(t.Context(), "alice", 5)
-			require.NoError(t, err)
+			r := testkit.Must(p.Reserve(t.Context(), "alice", 5))
 			r.Release()
 			time.Sleep(6 * time.Minute)
 		})
 		require.Equal(t, http.StatusOK, testkit.Get(router, "/", testkit.User("alice")).Code)
-		res, err := p.Peek(t.Context(), "alice")
-		require.NoError(t, err)
-		require.Equal(t, 5, res.Remaining)
+		require.Equal(t, 5, testkit.Must(p.Peek(t.Context(), "alice")).Remaining)
 	})
 }

@@ -169,8 +169,7 @@ func TestEventsOfEachWayOfARequest(t *testing.T) {
 						testkit.Get(router, "/", testkit.User("u"))
 					}
 					for range row.held {
-						slot, err := p.Reserve(t.Context(), "u", 1)
-						require.NoError(t, err)
+						slot := testkit.Must(p.Reserve(t.Context(), "u", 1))
 						require.True(t, slot.Result().Allowed)
 						defer slot.Release()
 					}

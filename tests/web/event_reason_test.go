@@ -79,8 +79,7 @@ func TestEventsTellHowLongARequestWaitedForASlot(t *testing.T) {
 		var seen events
 		p := testkit.NewPolicy(t, testkit.NewLocal(t, ginlimit.WithObserver(seen.observe)), "test",
 			ginlimit.PerHour(100), ginlimit.InFlight(1), ginlimit.WithQueue(10, time.Minute), testkit.ByUser())
-		slot, err := p.Reserve(t.Context(), "u", 1)
-		require.NoError(t, err)
+		slot := testkit.Must(p.Reserve(t.Context(), "u", 1))
 		time.AfterFunc(3*time.Second, slot.Release)
 		h := testkit.Serve(p.Handler())
 		var all sync.WaitGroup

@@ -32,8 +32,7 @@ func TestClientThatHonoursRetryAfterIsAdmittedNext(t *testing.T) {
 			client := honouring{server.Client()}
 			denied := 0
 			for try := 0; denied < 2 && try < 100; try++ {
-				tries, err := client.get(t.Context(), server.URL)
-				require.NoError(t, err)
+				tries := testkit.Must(client.get(t.Context(), server.URL))
 				require.Contains(t, []int{http.StatusOK, http.StatusTooManyRequests}, tries[0])
 				if len(tries) > 1 {
 					denied++

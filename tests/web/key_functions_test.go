@@ -139,12 +139,10 @@ func TestAddrKeyReachesTheClientOfAnAddress(t *testing.T) {
 	p := testkit.NewPolicy(t, limiter, "p", ginlimit.PerHour(5))
 	r := testkit.Serve(p.Handler())
 	testkit.Get(r, "/", testkit.From("[2001:db8::7]:1"))
-	peek, err := p.Peek(t.Context(), ginlimit.AddrKey(netip.MustParseAddr("2001:db8::8")))
-	require.NoError(t, err)
+	peek := testkit.Must(p.Peek(t.Context(), ginlimit.AddrKey(netip.MustParseAddr("2001:db8::8"))))
 	require.Equal(t, 4, peek.Remaining)
 	require.Empty(t, log.String(), "it is a key of a client")
 
 	require.Empty(t, ginlimit.AddrKey(netip.Addr{}))
-	_, err = p.Peek(t.Context(), ginlimit.AddrKey(netip.Addr{}))
-	require.ErrorIs(t, err, ginlimit.ErrNoKey)
+	require.ErrorIs(t, testkit.Err(p.Peek(t.Context(), ginlimit.AddrKey(netip.Addr{}))), ginlimit.ErrNoKey)
 }

@@ -140,8 +140,7 @@ func TestInFlightAtEveryLevel(t *testing.T) {
 			}
 			for i, level := range levels {
 				for client := range 3 {
-					rows, err := l.Status(t.Context(), ginlimit.Key(level.name, fmt.Sprint(client)))
-					require.NoError(t, err)
+					rows := testkit.Must(l.Status(t.Context(), ginlimit.Key(level.name, fmt.Sprint(client))))
 					assert.Equal(t, level.tokens-tokens[fmt.Sprint(level.name, client)], rows[0].Remaining, "%s %d", level.name, i)
 					assert.Equal(t, level.slots, rows[1].Remaining, "%s %d", level.name, i)
 				}
@@ -187,8 +186,7 @@ func TestPlansHaveSlots(t *testing.T) {
 		source.Set("other", ginlimit.PerHour(100), nil)
 		p := testkit.NewPolicy(t, e.Limiter, "api", ginlimit.InFlight(2), ginlimit.WithLimitFunc(testkit.SingleLimit(source.Ask)))
 		acquire := func(client string) *ginlimit.Reservation {
-			slot, err := p.Reserve(t.Context(), client, 1)
-			require.NoError(t, err)
+			slot := testkit.Must(p.Reserve(t.Context(), client, 1))
 			return slot
 		}
 		var slots []*ginlimit.Reservation
@@ -211,9 +209,8 @@ func TestPlansHaveSlots(t *testing.T) {
 			slot.Release()
 		}
 		require.Zero(t, e.Limiter.Stats().Slots)
-		_, err := testkit.NewPolicy(t, e.Limiter, "two", ginlimit.WithLimitFunc(
-			testkit.SingleLimit(source.Ask))).Reserve(t.Context(), "paid", 1)
-		require.NoError(t, err)
+		testkit.Must(testkit.NewPolicy(t, e.Limiter, "two", ginlimit.WithLimitFunc(
+			testkit.SingleLimit(source.Ask))).Reserve(t.Context(), "paid", 1))
 	})
 }
 

@@ -150,9 +150,8 @@ func TestSettledThoughNothingIsCounted(t *testing.T) {
 // each period.
 func TestFieldsOfLaterPeriodsAreKept(t *testing.T) {
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-		p, err := testkit.NewLocal(t).Policy("a", ginlimit.PerCalendar(1000, ginlimit.CalendarDay(nil)),
-			ginlimit.PerSecond(1000), ginlimit.WithHeaders(ginlimit.RateLimitDraft))
-		require.NoError(t, err)
+		p := testkit.Must(testkit.NewLocal(t).Policy("a", ginlimit.PerCalendar(1000, ginlimit.CalendarDay(nil)),
+			ginlimit.PerSecond(1000), ginlimit.WithHeaders(ginlimit.RateLimitDraft)))
 		router := testkit.Serve(p.Handler())
 		allocations := func() float64 { // the least of some, as a pool may be emptied meanwhile
 			least := math.Inf(1)

@@ -36,8 +36,7 @@ func TestLogsInJSONHaveDurationsAsText(t *testing.T) {
 		limiter := testkit.NewLimiter(t, b.Redis, ginlimit.WithTimeout(50*time.Millisecond), logger)
 		b.Late.Store(true)
 		for range 5 {
-			_, err := limiter.Allow(t.Context(), "k", ginlimit.PerHour(1))
-			require.ErrorIs(t, err, ginlimit.ErrUnavailable)
+			require.ErrorIs(t, testkit.Err(limiter.Allow(t.Context(), "k", ginlimit.PerHour(1))), ginlimit.ErrUnavailable)
 		}
 		time.Sleep(3 * time.Second)
 		b.Late.Store(false)
@@ -50,8 +49,7 @@ func TestLogsInJSONHaveDurationsAsText(t *testing.T) {
 		}
 		require.NoError(t, json.Unmarshal([]byte(lines[1]), &back))
 		require.Equal(t, "ginlimit: Redis is back", back.Message)
-		after, err := time.ParseDuration(back.After)
-		require.NoError(t, err)
+		after := testkit.Must(time.ParseDuration(back.After))
 		require.InDelta(t, 3*time.Second, after, float64(2*time.Second))
 		require.Equal(t, after.Round(time.Millisecond), after)
 	})
@@ -104,8 +102,7 @@ func TestFaultsOfTheApplicationAreLogged(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				log, logger := jsonLog()
-				limiter, err := ginlimit.NewLocal(logger)
-				require.NoError(t, err)
+				limiter := testkit.Must(ginlimit.NewLocal(logger))
 				defer limiter.Close()
 				router := gin.New()
 				require.NoError(t, router.SetTrustedProxies(nil))

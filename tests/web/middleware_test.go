@@ -200,16 +200,14 @@ func TestSeveralLimitsInOneHandler(t *testing.T) {
 func TestLimitsOfOnePeriodOfWhichOneIsCounted(t *testing.T) {
 	t.Parallel()
 	for _, rate := range []int{-1, 0} {
-		_, err := testkit.NewLocal(t).Allow(t.Context(), "k", ginlimit.PerMinute(rate), ginlimit.PerMinute(5))
-		require.NoError(t, err)
+		testkit.Must(testkit.NewLocal(t).Allow(t.Context(), "k", ginlimit.PerMinute(rate), ginlimit.PerMinute(5)))
 	}
 }
 
 // TestCopiedContextIsSafe has an access log look at a copy while a further handler decides.
 func TestCopiedContextIsSafe(t *testing.T) {
 	t.Parallel()
-	l, err := ginlimit.NewLocal()
-	require.NoError(t, err)
+	l := testkit.Must(ginlimit.NewLocal())
 	logged := make(chan ginlimit.Result, 1)
 	r := testkit.Serve(l.Handler("5/h", ginlimit.PerHour(5)), func(c *gin.Context) {
 		copied := c.Copy()

@@ -22,18 +22,15 @@ func TestEventsTellWhyRedisDidNotDecide(t *testing.T) {
 	var seen events
 	addr, process := testkit.StartRedisProcess(t)
 	admin := testkit.Connect(t, addr)
-	limiter, err := ginlimit.NewLimiter(testkit.ConnectDirect(t, addr), ginlimit.WithObserver(seen.observe),
-		ginlimit.WithReplicas(1))
-	require.NoError(t, err)
+	limiter := testkit.Must(ginlimit.NewLimiter(testkit.ConnectDirect(t, addr), ginlimit.WithObserver(seen.observe),
+		ginlimit.WithReplicas(1)))
 	t.Cleanup(func() { require.NoError(t, limiter.Close()) })
 	user := func(*gin.Context) (string, error) { return "u", nil }
 	var several [2]*ginlimit.Policy
 	for i := range several {
-		several[i], err = limiter.Policy(fmt.Sprint("several ", i), ginlimit.PerHour(100), ginlimit.WithKey(user))
-		require.NoError(t, err)
+		several[i] = testkit.Must(limiter.Policy(fmt.Sprint("several ", i), ginlimit.PerHour(100), ginlimit.WithKey(user)))
 	}
-	one, err := limiter.Policy("100/h by key", ginlimit.PerHour(100), ginlimit.WithKey(user))
-	require.NoError(t, err)
+	one := testkit.Must(limiter.Policy("100/h by key", ginlimit.PerHour(100), ginlimit.WithKey(user)))
 	handlers := map[string]http.Handler{
 		"one key": testkit.Serve(one.Handler()),
 		"several": testkit.Serve(ginlimit.AllOf(several[0], several[1])),
@@ -65,8 +62,7 @@ func TestEventsTellWhyRedisDidNotDecide(t *testing.T) {
 	reasons("")
 
 	require.NoError(t, process.Signal(syscall.SIGSTOP))
-	_, err = testkit.Wrap(limiter, ginlimit.TokenBucket).Allow(t.Context(), "k", ginlimit.PerHour(5))
-	require.NoError(t, err)
+	testkit.Must(testkit.Wrap(limiter, ginlimit.TokenBucket).Allow(t.Context(), "k", ginlimit.PerHour(5)))
 	late := seen.all[len(seen.all)-1]
 	require.GreaterOrEqual(t, late.Duration, ginlimit.DefaultTimeout)
 	late.Duration = 0
@@ -76,9 +72,8 @@ func TestEventsTellWhyRedisDidNotDecide(t *testing.T) {
 	seen.take(t)
 	reasons("breaker_open")
 
-	worker, err := limiter.Policy("worker", ginlimit.PerHour(5),
-		ginlimit.WithFailureMode(ginlimit.FailClosed))
-	require.NoError(t, err)
+	worker := testkit.Must(limiter.Policy("worker", ginlimit.PerHour(5),
+		ginlimit.WithFailureMode(ginlimit.FailClosed)))
 	time.AfterFunc(2*time.Second, func() { _ = process.Signal(syscall.SIGCONT) })
 	require.NoError(t, worker.Wait(t.Context(), "k"), "it goes on through the outage")
 	event := seen.take(t)[0]

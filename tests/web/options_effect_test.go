@@ -153,9 +153,7 @@ func TestOptionsGivenTwice(t *testing.T) {
 	p, err := l.Policy("several limits", ginlimit.WithLimits(ginlimit.PerHour(5)), ginlimit.PerMinute(5),
 		ginlimit.WithLimits(ginlimit.PerSecond(5)))
 	requireFaults(t, err)
-	status, err := p.Status(t.Context(), "192.0.2.1")
-	require.NoError(t, err)
-	require.Len(t, status, 3, "limits add up")
+	require.Len(t, testkit.Must(p.Status(t.Context(), "192.0.2.1")), 3, "limits add up")
 
 	for _, both := range [][]ginlimit.Option{{policyOptions["WithRefund"], policyOptions["WithSettle"]},
 		{policyOptions["WithSettle"], policyOptions["WithRefund"]}} {

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // TestResultAsJSON, to the byte.
@@ -34,11 +35,9 @@ func TestResultAsJSON(t *testing.T) {
 			Name: "api", RetryAfter: -1, Source: ginlimit.FromPolicy, Cause: ginlimit.CauseList,
 		},
 	} {
-		text, err := json.Marshal(r)
-		require.NoError(t, err)
+		text := testkit.Must(json.Marshal(r))
 		require.Equal(t, want, string(text))
-		text, err = json.Marshal([]*ginlimit.Result{&r})
-		require.NoError(t, err)
+		text = testkit.Must(json.Marshal([]*ginlimit.Result{&r}))
 		require.Equal(t, "["+want+"]", string(text))
 	}
 }

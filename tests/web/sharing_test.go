@@ -95,10 +95,8 @@ func TestNamesDecideWhoShares(t *testing.T) {
 			r.GET("/both", first, second, done)
 
 			testkit.Get(r, "/first")
-			remaining, err := strconv.Atoi(testkit.Get(r, "/second").Header().Get("X-RateLimit-Remaining"))
-			require.NoError(t, err)
-			limit, err := strconv.Atoi(testkit.Get(r, "/second").Header().Get("X-RateLimit-Limit"))
-			require.NoError(t, err)
+			remaining := testkit.Must(strconv.Atoi(testkit.Get(r, "/second").Header().Get("X-RateLimit-Remaining")))
+			limit := testkit.Must(strconv.Atoi(testkit.Get(r, "/second").Header().Get("X-RateLimit-Limit")))
 			assert.Equal(t, c.share, remaining < limit-1)
 
 			const warning = "two handlers charge one bucket"
@@ -121,8 +119,7 @@ func TestOtherLimitersAreOtherBuckets(t *testing.T) {
 	rdb, _ := testkit.NewMiniredis(t)
 	var log bytes.Buffer
 	logger := ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil)))
-	local, err := ginlimit.NewLocal(logger)
-	require.NoError(t, err)
+	local := testkit.Must(ginlimit.NewLocal(logger))
 	r := testkit.Serve(
 		testkit.Middleware(rdb, ginlimit.PerMinute(5), logger),
 		testkit.Middleware(rdb, ginlimit.PerMinute(5), logger, ginlimit.WithPrefix("other")),

@@ -26,8 +26,7 @@ func TestWithReplacesOptions(t *testing.T) {
 			ginlimit.WithSkip(func(c *gin.Context) bool { return c.Query("skip") != "" }))
 		get := func(p *ginlimit.Policy, path string) (code int, left int, header http.Header) {
 			w := testkit.Get(testkit.Serve(p.Handler()), path, testkit.User("alice"))
-			r, err := p.Peek(t.Context(), "alice")
-			require.NoError(t, err)
+			r := testkit.Must(p.Peek(t.Context(), "alice"))
 			return w.Code, r.Remaining, w.Header()
 		}
 		wants := func(p *ginlimit.Policy, path string, code, left int) http.Header {
@@ -53,9 +52,7 @@ func TestWithReplacesOptions(t *testing.T) {
 		wants(floor, "/", http.StatusTeapot, 0)
 		wants(testkit.Derive(t, floor, ginlimit.WithFloor(0)), "/", 200, 80)
 		dry := testkit.Derive(t, floor, ginlimit.WithDryRun())
-		r, err := dry.Peek(t.Context(), "alice")
-		require.NoError(t, err)
-		require.Equal(t, 18, r.Remaining, "keys of its own")
+		require.Equal(t, 18, testkit.Must(dry.Peek(t.Context(), "alice")).Remaining, "keys of its own")
 		wants(p, "/", 200, 78)
 	})
 }
@@ -68,8 +65,7 @@ func TestWithKeepsSlotsAndBans(t *testing.T) {
 			ginlimit.WithBan(24*time.Hour, 24*time.Hour))
 		batch := testkit.Derive(t, p, ginlimit.InFlight(2), ginlimit.WithQueue(1, time.Second))
 		reserve := func(p *ginlimit.Policy) ginlimit.Result {
-			r, err := p.Reserve(t.Context(), "alice", 1)
-			require.NoError(t, err)
+			r := testkit.Must(p.Reserve(t.Context(), "alice", 1))
 			return r.Result()
 		}
 		require.True(t, reserve(batch).Allowed)
@@ -96,8 +92,7 @@ func TestWithKeepsWhatLeasesNeed(t *testing.T) {
 	for _, derived := range []*ginlimit.Policy{
 		p, testkit.Derive(t, p, ginlimit.WithFloor(1)), testkit.Derive(t, p, ginlimit.WithRefund(func(*gin.Context) bool { return true })),
 	} {
-		r, err := derived.AllowN(t.Context(), "k", 51)
-		require.NoError(t, err)
+		r := testkit.Must(derived.AllowN(t.Context(), "k", 51))
 		require.Equal(t, ginlimit.CauseNever, r.Cause, "half of the burst is for leases")
 	}
 }
@@ -111,8 +106,7 @@ func TestWithAndAQueue(t *testing.T) {
 		queued := testkit.Derive(t, p, ginlimit.WithQueue(1, 2*time.Second))
 		kept := testkit.Derive(t, queued, ginlimit.WithFloor(2))
 		longer := testkit.Derive(t, kept, ginlimit.WithQueue(1, time.Hour))
-		_, err := p.AllowN(t.Context(), "alice", 10)
-		require.NoError(t, err)
+		testkit.Must(p.AllowN(t.Context(), "alice", 10))
 		for i, row := range []struct {
 			p       *ginlimit.Policy
 			n       int
@@ -120,9 +114,7 @@ func TestWithAndAQueue(t *testing.T) {
 			waits   time.Duration
 		}{{p, 1, false, 0}, {queued, 1, true, time.Second}, {kept, 2, false, 0}, {longer, 2, true, 4 * time.Second}} {
 			start := time.Now()
-			r, err := row.p.Reserve(t.Context(), "alice", row.n)
-			require.NoError(t, err)
-			require.Equal(t, row.allowed, r.Result().Allowed, i)
+			require.Equal(t, row.allowed, testkit.Must(row.p.Reserve(t.Context(), "alice", row.n)).Result().Allowed, i)
 			require.Equal(t, row.waits, time.Since(start), i)
 		}
 	})
@@ -163,8 +155,7 @@ func TestWithRefusesWhatNeedsOtherBuckets(t *testing.T) {
 		require.ErrorContains(t, err, want)
 	}
 	for _, none := range []*ginlimit.Policy{nil, {}} {
-		_, err := none.With(ginlimit.WithFloor(1))
-		require.ErrorIs(t, err, ginlimit.ErrInvalidArgument)
+		require.ErrorIs(t, testkit.Err(none.With(ginlimit.WithFloor(1))), ginlimit.ErrInvalidArgument)
 	}
 }
 
@@ -193,13 +184,11 @@ func TestWithKeepsATenant(t *testing.T) {
 	l := testkit.NewLocal(t)
 	shared := testkit.NewPolicy(t, l, "shared", ginlimit.PerHour(10),
 		ginlimit.WithShares(func(*gin.Context) (string, int) { return "a", 1 }))
-	r, err := testkit.Derive(t, shared.Share("b", 1), ginlimit.WithFloor(4)).AllowN(t.Context(), "k", 6)
-	require.NoError(t, err)
+	r := testkit.Must(testkit.Derive(t, shared.Share("b", 1), ginlimit.WithFloor(4)).AllowN(t.Context(), "k", 6))
 	require.True(t, r.Allowed)
 
 	lost := errors.New("lost")
 	p := testkit.NewPolicy(t, l, "own", testkit.ByUser(),
 		ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) { return nil, lost }))
-	_, err = testkit.Derive(t, p, ginlimit.WithFloor(1)).Allow(t.Context(), "k")
-	require.ErrorIs(t, err, lost)
+	require.ErrorIs(t, testkit.Err(testkit.Derive(t, p, ginlimit.WithFloor(1)).Allow(t.Context(), "k")), lost)
 }
