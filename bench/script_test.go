@@ -3,9 +3,13 @@ package bench
 import (
 	"context"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"testing"
+	"time"
 
+	"github.com/gin-gonic/gin"
 	"github.com/go-redis/redis_rate/v10"
 	"github.com/redis/go-redis/v9"
 
@@ -197,5 +201,118 @@ func BenchmarkMemory(b *testing.B) {
 		b.ReportMetric(bytes[1], "redis_rate-B/client")
 		b.ReportMetric(bytes[0]/bytes[1], "ratio")
 		b.ReportMetric(0, "ns/op")
+	}
+}
+
+// BenchmarkSlotScript has some processes hold a slot of one client each, and says what a decision
+// on another slot of it costs Redis then: usec_per_call of the script, in batches, from INFO
+// commandstats. The limiters of one process stand for processes.
+func BenchmarkSlotScript(b *testing.B) {
+	const batches = 20
+	for _, processes := range []int{1, 2, 10, 50, 200, 400} {
+		b.Run(fmt.Sprintf("processes=%d", processes), func(b *testing.B) {
+			ctx, addr := b.Context(), redistest.Start(b)
+			rdb := redistest.Connect(b, addr)
+			acquire := func(n int) []any {
+				spied := redistest.Connect(b, addr)
+				limiter, err := ginlimit.NewLimiter(spied, ginlimit.WithTimeout(time.Minute))
+				if err != nil {
+					b.Fatal(err)
+				}
+				b.Cleanup(func() { _ = limiter.Close() })
+				hook := recordHook{args: new([][]any)}
+				spied.AddHook(hook)
+				p, err := limiter.Policy("api", ginlimit.PerMinute(100).WithBurst(1_000_000_000), ginlimit.InFlight(n))
+				if err != nil {
+					b.Fatal(err)
+				}
+				if _, err = p.Reserve(ctx, "alice", 1); err != nil {
+					b.Fatal(err)
+				}
+				return lastOf(*hook.args, 1)[0]
+			}
+			var takes [][]any
+			for range processes {
+				takes = append(takes, acquire(1<<20))
+			}
+			denied := slices.Repeat([][]any{acquire(1)}, scriptClients)
+			var admitted [][]any // a call that is repeated takes nothing more, and costs as much
+			for i := range scriptClients {
+				admitted = append(admitted, takes[i%processes])
+			}
+			for b.Loop() {
+				var costs [2][]float64
+				for range batches {
+					for i, batch := range [][][]any{admitted, denied} {
+						costs[i] = append(costs[i], costPerCall(b, rdb, batch))
+					}
+				}
+				b.ReportMetric(median(costs[0]), "admitted-µs")
+				b.ReportMetric(median(costs[1]), "denied-µs")
+				b.ReportMetric(0, "ns/op")
+			}
+		})
+	}
+}
+
+// BenchmarkLevelScript says what a decision on a rate and on requests in flight at some levels costs
+// Redis: usec_per_call of the script, in batches by turns, from INFO commandstats. One process or two hold
+// slots at each level.
+func BenchmarkLevelScript(b *testing.B) {
+	const batches = 20
+	gin.SetMode(gin.ReleaseMode)
+	for _, row := range []struct{ levels, processes int }{{0, 1}, {1, 1}, {2, 1}, {3, 1}, {1, 2}, {3, 2}} {
+		b.Run(fmt.Sprintf("levels=%d/processes=%d", row.levels, row.processes), func(b *testing.B) {
+			addr := redistest.Start(b)
+			rdb := redistest.Connect(b, addr)
+			calls := func() []any {
+				spied := redistest.Connect(b, addr)
+				limiter, err := ginlimit.NewLimiter(spied, ginlimit.WithTimeout(time.Minute))
+				if err != nil {
+					b.Fatal(err)
+				}
+				b.Cleanup(func() { _ = limiter.Close() })
+				hook := recordHook{args: new([][]any)}
+				spied.AddHook(hook)
+				everybody := ginlimit.WithKey(func(*gin.Context) (string, error) { return "all", nil })
+				var policies []*ginlimit.Policy
+				for level := range max(1, row.levels) {
+					var options []ginlimit.PolicyOption
+					if level == 0 {
+						options = append(options, ginlimit.PerMinute(100).WithBurst(1_000_000_000))
+					} else {
+						options = append(options, everybody)
+					}
+					if level < row.levels {
+						options = append(options, ginlimit.InFlight(1<<20))
+					}
+					policy, err := limiter.Policy(fmt.Sprint("level ", level), options...)
+					if err != nil {
+						b.Fatal(err)
+					}
+					policies = append(policies, policy)
+				}
+				engine, served, end := gin.New(), make(chan struct{}), make(chan struct{})
+				engine.GET("/", ginlimit.AllOf(policies...), func(*gin.Context) { close(served); <-end })
+				go engine.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil))
+				<-served
+				b.Cleanup(func() { close(end) })
+				return lastOf(*hook.args, 1)[0]
+			}
+			var takes [][]any
+			for range row.processes {
+				takes = append(takes, calls())
+			}
+			// A repeated call takes nothing more, and costs as much.
+			all := slices.Repeat(takes, scriptClients/row.processes)
+			for b.Loop() {
+				var costs []float64
+				for range batches {
+					costs = append(costs, costPerCall(b, rdb, all))
+				}
+				b.ReportMetric(median(costs), "µs")
+				b.ReportMetric(0, "ns/op")
+			}
+		})
 	}
 }

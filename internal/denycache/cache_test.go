@@ -6,6 +6,7 @@ import (
 	"os"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -219,4 +220,94 @@ func TestManyAtOnce(t *testing.T) {
 		})
 	}
 	all.Wait()
+}
+
+func newBuckets(t testing.TB, kind bucket.Kind, limits ...[2]int64) []bucket.Bucket {
+	t.Helper()
+	var all []bucket.Bucket
+	for _, limit := range limits {
+		b, ok := bucket.New(kind, fmt.Sprint(kind, limit[1]), limit[0], limit[0], limit[1])
+		require.True(t, ok)
+		all = append(all, b)
+	}
+	return all
+}
+
+// of returns a subject whose hash selects its places and its stripe.
+func of(key string, hash uint64, n int64, buckets []bucket.Bucket) Subject {
+	return Subject{Key: []byte(key), Hash: hash, Buckets: buckets, N: n}
+}
+
+// denied returns a denial that was sent and received now.
+func denied(states ...bucket.State) Denial {
+	return Denial{States: states, Sent: time.Now(), Received: time.Now()}
+}
+
+// lookup returns the states that the cache sets for a subject, or nil if it does not deny.
+func (c *Cache) lookup(s Subject) []bucket.State {
+	states := make([]bucket.State, len(s.Buckets))
+	if !c.Lookup(s, states) {
+		return nil
+	}
+	return states
+}
+
+// TestDenialsOfTenants are each tenant's own, and end with a change of the key that they share.
+func TestDenialsOfTenants(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		const shared = 7
+		c, buckets := New(64), newBuckets(t, bucket.Token, [2]int64{10, 1000})
+		buckets = append(buckets, bucket.NewTenants(&buckets[0]))
+		a, b := of("k\na", 1, 1, buckets), of("k\nb", 2, 1, buckets)
+		a.Shared, b.Shared = shared, shared
+		full := bucket.State{Level: 500, Wait: 50, Shares: &bucket.Shares{
+			Sum: 5 * bucket.Parts, Weights: 1, Finish: 5 * bucket.Parts, Held: 1, Weight: 1,
+		}}
+		c.Remember(a, denied(bucket.State{Level: 500}, full))
+		require.NotNil(t, c.lookup(a))
+		require.Nil(t, c.lookup(b))
+		time.Sleep(40 * time.Millisecond)
+		found := c.lookup(a)
+		require.EqualValues(t, 10, found[1].Wait)
+		require.EqualValues(t, 460, found[1].Level)
+		late := full
+		late.Wait = 300 // longer than the charge lacks room
+		c.Remember(b, denied(bucket.State{Level: 500}, late))
+		time.Sleep(49 * time.Millisecond)
+		require.NotNil(t, c.lookup(b))
+		time.Sleep(time.Millisecond)
+		require.Nil(t, c.lookup(b), "it fits, so it is no denial")
+
+		c.Remember(b, denied(bucket.State{Level: 500}, full))
+		c.Forget([]byte("k"), shared, false) // by a refund of either
+		require.Nil(t, c.lookup(a))
+		require.Nil(t, c.lookup(b))
+		time.Sleep(time.Millisecond)
+		c.Remember(a, denied(bucket.State{Level: 500}, full))
+		require.NotNil(t, c.lookup(a))
+		other := of("l\na", 3, 1, buckets)
+		other.Shared = shared + 1
+		time.Sleep(time.Millisecond)
+		c.Remember(other, denied(bucket.State{Level: 500}, full))
+		c.Charge(b) // so that a waits longer than it was told
+		require.Nil(t, c.lookup(a))
+		require.NotNil(t, c.lookup(other), "it shares another key")
+		time.Sleep(time.Millisecond)
+		c.Remember(a, denied(bucket.State{Level: 500}, full))
+		require.NotNil(t, c.lookup(a))
+	})
+}
+
+const ms = time.Millisecond
+
+// inBubble runs a test with simulated time.
+func inBubble(t *testing.T, test func(t *testing.T)) {
+	t.Helper()
+	t.Parallel()
+	synctest.Test(t, test)
+}
+
+func inBubbleRun(t *testing.T, name string, test func(t *testing.T)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) { inBubble(t, test) })
 }

@@ -1,10 +1,13 @@
 package dispatch
 
 import (
+	"context"
 	"encoding"
 	"fmt"
 	"hash/maphash"
+	"runtime"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -71,4 +74,217 @@ func TestNamesAreWrittenAsTheyAre(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "ginlimit:{client 1}:second", string(text))
 	require.Equal(t, "ginlimit:{client 1}:second", fmt.Stringer(&name).String())
+}
+
+// TestBounded: what a function of the application does reaches its caller, in time.
+func TestBounded(t *testing.T) {
+	takes := func(d time.Duration, err error) func() (int, error) {
+		return func() (int, error) { time.Sleep(d); return 1, err }
+	}
+	for name, row := range map[string]struct {
+		f     func() (int, error)
+		want  int
+		err   error
+		took  time.Duration
+		grace time.Duration
+	}{
+		"returns":           {takes(time.Second-1, errDown), 1, errDown, time.Second - 1, 0},
+		"panics":            {func() (int, error) { panic("x") }, 0, ErrPanic, 0, 0},
+		"ends":              {func() (int, error) { runtime.Goexit(); return 1, nil }, 0, ErrGoexit, 0, 0},
+		"hangs":             {takes(time.Hour, nil), 0, context.DeadlineExceeded, time.Second, 0},
+		"returns in grace":  {takes(time.Second+1, nil), 0, context.DeadlineExceeded, time.Second + 1, 2},
+		"hangs after grace": {takes(time.Hour, nil), 0, context.DeadlineExceeded, time.Second + 2, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				start := time.Now()
+				got, err := Bounded(ctx, row.grace, row.f)
+				require.Equal(t, row.want, got)
+				require.Equal(t, row.err, err)
+				require.Equal(t, row.took, time.Since(start))
+				time.Sleep(time.Hour)
+			})
+		})
+	}
+}
+
+// TestCallsLeaveAloneWhileBatchesAreSmall: only the first one does while several calls share a batch.
+func TestCallsLeaveAloneWhileBatchesAreSmall(t *testing.T) {
+	t.Parallel()
+	const near = 100 * time.Microsecond
+	for name, row := range map[string]struct {
+		server Server
+		calls  int // of each batch before
+		want   int // how many leave alone
+		took   time.Duration
+	}{
+		"lone callers far away":      {Server{}, 1, maxHighLatencyInFlight, 5 * time.Millisecond},
+		"lone callers":               {Server{}, 1, 2, near},
+		"many callers":               {Server{}, 8, 1, near},
+		"few connections":            {Server{Conns: 2}, 1, 2, near},
+		"one connection":             {Server{Conns: 1}, 1, 1, near},
+		"one of many":                {Server{OneOfMany: true}, 1, 1, near},
+		"one of many, many callers":  {Server{OneOfMany: true}, 8, 1, near},
+		"few connections, many call": {Server{Conns: 2}, 8, 1, near},
+	} {
+		s := newSlots(row.server)
+		for range 50 {
+			s.answered(row.took, row.calls)
+		}
+		alone := 0
+		for s.freeForOne() && alone < 100 {
+			s.take(&Batch{}, time.Now())
+			alone++
+		}
+		require.Equal(t, row.want, alone, name)
+		s.healthy = false
+		require.False(t, s.freeForOne(), name)
+	}
+}
+
+// TestManyCallersAreNoticed: a few batches of several calls are enough, and so are a few lone calls.
+func TestManyCallersAreNoticed(t *testing.T) {
+	t.Parallel()
+	s := newSlots(Server{})
+	for range 50 {
+		s.answered(100*time.Microsecond, 1)
+	}
+	s.take(&Batch{}, time.Now())
+	s.answered(100*time.Microsecond, 16)
+	require.False(t, s.freeForOne())
+	for range 30 {
+		s.answered(100*time.Microsecond, 1)
+	}
+	require.True(t, s.freeForOne())
+}
+
+// TestLargeBatchesSayNothingOfTheLatency, as they take the server longer.
+func TestLargeBatchesSayNothingOfTheLatency(t *testing.T) {
+	t.Parallel()
+	for calls, want := range map[int]int{maxMeasured: maxHighLatencyInFlight, maxMeasured + 1: MaxInFlight} {
+		s := newSlots(Server{})
+		for range 50 {
+			s.answered(time.Millisecond, calls)
+		}
+		require.Equal(t, want, s.limit(), calls)
+	}
+}
+
+// TestDeadlinesAreShared: calls of about the same time have one context, which ends once the span has
+// passed, whoever uses it.
+func TestDeadlinesAreShared(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		d := sharedDeadline{span: 50 * time.Millisecond}
+		first, same := d.use(), d.use()
+		require.Same(t, first, same)
+		time.Sleep(5 * time.Millisecond)
+		second := d.use()
+		require.NotSame(t, first, second)
+		end, ok := second.Deadline()
+		require.True(t, ok)
+		require.Equal(t, 55*time.Millisecond, time.Until(end))
+		first.release()
+		same.release()
+		time.Sleep(50*time.Millisecond - time.Nanosecond)
+		synctest.Wait()
+		require.NoError(t, first.Err())
+		time.Sleep(time.Nanosecond)
+		synctest.Wait()
+		require.Equal(t, context.DeadlineExceeded, first.Err())
+		require.NoError(t, second.Err())
+		time.Sleep(5 * time.Millisecond)
+		synctest.Wait()
+		require.Equal(t, context.DeadlineExceeded, second.Err())
+		<-second.Done()
+		second.release()
+	})
+}
+
+// TestUnusedDeadlinesEnd: nobody waits for ever for the end of a context that all have released, and no
+// timer is left.
+func TestUnusedDeadlinesEnd(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		d := sharedDeadline{span: 50 * time.Millisecond}
+		var all []*deadline
+		for range 10 { // as a lone caller of a server that is 5 ms away
+			all = append(all, d.use())
+			time.Sleep(5 * time.Millisecond)
+			all[len(all)-1].release()
+		}
+		start := time.Now()
+		for _, one := range all {
+			<-one.Done()
+		}
+		require.Equal(t, 5*time.Millisecond, time.Since(start), "by the timer of the first")
+		require.Equal(t, context.DeadlineExceeded, all[0].Err())
+		require.Equal(t, context.Canceled, all[9].Err())
+		require.False(t, d.set)
+
+		again := d.use()
+		require.NoError(t, again.Err())
+		time.Sleep(55 * time.Millisecond)
+		synctest.Wait()
+		require.Equal(t, context.DeadlineExceeded, again.Err(), "the timer is set again")
+		again.release()
+
+		last := d.use()
+		last.release()
+		d.end()
+		require.Equal(t, context.Canceled, last.Err())
+		require.False(t, d.set)
+
+		late := d.use() // by a batch that Close has not waited for
+		time.Sleep(55 * time.Millisecond)
+		synctest.Wait()
+		require.Equal(t, context.DeadlineExceeded, late.Err())
+		late.release()
+	})
+}
+
+// TestOneTimerForAllDeadlines: while a caller calls, a timer goes off once in a span, not for each call.
+func TestOneTimerForAllDeadlines(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		d := sharedDeadline{span: 50 * time.Millisecond}
+		const calls = 1000
+		start, ended := time.Now(), make(chan time.Duration, calls)
+		for range calls {
+			one := d.use()
+			one.AfterFunc(func() { ended <- time.Since(start) })
+			time.Sleep(5 * time.Millisecond)
+			one.release()
+		}
+		moments := map[time.Duration]bool{}
+		for range calls {
+			moments[<-ended] = true
+		}
+		require.LessOrEqual(t, len(moments), calls*5/50)
+	})
+}
+
+// TestDerivedContextsEndWithADeadline, also if that has ended before they are derived.
+func TestDerivedContextsEndWithADeadline(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		d := sharedDeadline{span: 50 * time.Millisecond}
+		one := d.use()
+		defer one.release()
+		stopped, stop := context.WithCancel(one)
+		stop()
+		require.Empty(t, one.after, "nothing is kept for it")
+		derived, cancel := context.WithCancel(one)
+		defer cancel()
+		borrowed, cancelBorrowed := context.WithCancelCause(Borrow(one, t.Context()))
+		defer cancelBorrowed(nil)
+		<-derived.Done()
+		<-borrowed.Done()
+		require.Equal(t, context.Canceled, stopped.Err())
+		require.Equal(t, context.DeadlineExceeded, derived.Err())
+		require.Equal(t, context.DeadlineExceeded, context.Cause(borrowed))
+		late, cancelLate := context.WithCancel(one)
+		defer cancelLate()
+		<-late.Done()
+		require.Equal(t, context.DeadlineExceeded, late.Err())
+		require.False(t, one.AfterFunc(func() {})())
+	})
 }

@@ -1,6 +1,8 @@
 package engine_test
 
 import (
+	"context"
+	"math"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -167,5 +169,215 @@ func TestALookKnowsOfAReleaseThatRedisHasNotHeardOf(t *testing.T) {
 		var answers [1]engine.Answer
 		require.NoError(t, e.Peek(t.Context(), []engine.Ask{one}, answers[:]))
 		require.True(t, answers[0].Allowed)
+	})
+}
+
+// TestTakeTakesAllTokensOrNone, of the same answer again and again.
+func TestTakeTakesAllTokensOrNone(t *testing.T) {
+	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
+		asks, answers := []engine.Ask{ask("k", setOf(perMinute(10)))}, make([]engine.Answer, 1)
+		for _, row := range []struct {
+			n      int64
+			want   rules.Verdict
+			denies bool
+		}{
+			{4, rules.Verdict{Allowed: true, Granted: 4, Remaining: 6, ResetAfter: 24 * time.Second}, false},
+			{7, rules.Verdict{Remaining: 6, RetryAfter: 6 * time.Second, ResetAfter: 24 * time.Second}, true},
+			{5, rules.Verdict{Allowed: true, Granted: 5, Remaining: 1, ResetAfter: 54 * time.Second}, false},
+			{0, rules.Verdict{Allowed: true, Remaining: 1, ResetAfter: 54 * time.Second}, false},
+			{1, rules.Verdict{Allowed: true, Granted: 1, ResetAfter: time.Minute}, false},
+			{0, rules.Verdict{Allowed: true, ResetAfter: time.Minute}, true},
+			{11, rules.Verdict{RetryAfter: rules.Never, ResetAfter: time.Minute}, true},
+		} {
+			require.NoError(t, takeN(t.Context(), e, row.n, asks, answers))
+			require.Equal(t, row.want, answers[0].Verdict, row.n)
+			require.True(t, answers[0].Decided)
+			require.Equal(t, engine.FromStore, answers[0].Source)
+			require.Equal(t, e.Hash(&asks[0].Subject), answers[0].Hash)
+			require.Equal(t, []rules.Status{
+				{Remaining: row.want.Remaining, Full: 10, More: 6 * time.Second, Denies: row.denies},
+			}, answers[0].Statuses, row.n)
+			require.NoError(t, answers[0].Err)
+		}
+		time.Sleep(time.Minute - ms)
+		require.EqualValues(t, 9, left(t, e, asks[0]))
+		time.Sleep(ms)
+		require.EqualValues(t, 10, left(t, e, asks[0]))
+	})
+}
+
+// TestSetsThatCountNothingAreAnsweredAtOnce, by every method.
+func TestSetsThatCountNothingAreAnsweredAtOnce(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		e := b.redis(t)
+		free := func(n int64) rules.Verdict {
+			return rules.Verdict{Allowed: true, Granted: n, Resource: rules.Uncounted, Remaining: math.MaxInt64}
+		}
+		never := rules.Verdict{Resource: rules.Prohibited, RetryAfter: rules.Never}
+		denies := []rules.Status{{Resource: rules.Prohibited, Denies: true}}
+		for name, row := range map[string]struct {
+			set      *rules.Set
+			want     func(n int64) rules.Verdict
+			statuses []rules.Status
+		}{
+			"nothing is counted": {new(rules.Set), free, nil},
+			"prohibited":         {prohibiting(), func(int64) rules.Verdict { return never }, denies},
+		} {
+			one := ask("k", row.set)
+			asks, answers := []engine.Ask{one}, make([]engine.Answer, 1)
+			check := func(n int64, err error) {
+				t.Helper()
+				require.NoError(t, err, name)
+				require.Equal(t, engine.Answer{
+					Verdict: row.want(n), Decided: true, Source: engine.FromStatic, Statuses: answers[0].Statuses,
+				}, answers[0], name)
+				require.ElementsMatch(t, row.statuses, answers[0].Statuses, name)
+			}
+			check(3, takeN(t.Context(), e, 3, asks, answers))
+			check(3, takeUpTo(t.Context(), e, 3, &asks[0], &answers[0]))
+			check(0, e.Peek(t.Context(), asks, answers))
+			check(3, waitN(t.Context(), e, 3, &asks[0], &answers[0]))
+			check(3, takeQueued(t.Context(), e, 3, &asks[0], &answers[0], 1, time.Second))
+			asks[0].Report, row.statuses = rules.ReportNone, nil
+			check(3, takeN(t.Context(), e, 3, asks, answers))
+		}
+		require.Zero(t, b.Sent.Load())
+	})
+}
+
+// TestADenialIsRememberedUntilTokensAreTaken or a second is over.
+func TestADenialIsRememberedUntilTokensAreTaken(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		e, other := b.redis(t), b.redis(t)
+		one := ask("k", setOf(perMinute(10)))
+		require.True(t, take(t, e, 8, one).Allowed)
+		require.Zero(t, e.Stats().Denials)
+		for _, source := range []engine.Source{engine.FromStore, engine.FromCache, engine.FromCache} {
+			a := take(t, e, 5, one)
+			require.Equal(t, source, a.Source)
+			require.Equal(t, rules.Verdict{
+				Remaining: 2, RetryAfter: 18 * time.Second, ResetAfter: 48 * time.Second,
+			}, a.Verdict)
+			require.Equal(t, []rules.Status{{Remaining: 2, Full: 10, More: 6 * time.Second, Denies: true}}, a.Statuses)
+			require.Equal(t, e.Hash(&one.Subject), a.Hash)
+			require.True(t, a.Decided)
+			require.Equal(t, 1, e.Stats().Denials)
+		}
+		require.Equal(t, engine.FromStore, take(t, other, 5, one).Source)
+		require.Equal(t, engine.FromStore, take(t, e, 11, one).Source, "a look is no charge")
+		require.Equal(t, 1, e.Stats().Denials)
+		require.True(t, take(t, e, 1, one).Allowed)
+		require.Zero(t, e.Stats().Denials)
+		require.Equal(t, engine.FromStore, take(t, e, 5, one).Source)
+		time.Sleep(time.Second - ms)
+		require.Equal(t, engine.FromCache, take(t, e, 5, one).Source)
+		time.Sleep(ms)
+		require.Equal(t, engine.FromStore, take(t, e, 5, one).Source)
+
+		never := ask("never", setOf(perMinute(10)))
+		require.False(t, take(t, e, 11, never).Allowed)
+		require.Equal(t, 1, e.Stats().Denials, "a look is not remembered")
+		require.Equal(t, engine.FromStore, take(t, e, 11, never).Source)
+	})
+}
+
+// TestTakeUpToTakesWhatThereIs, and its denials ban nobody.
+func TestTakeUpToTakesWhatThereIs(t *testing.T) {
+	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
+		one := ask("k", setOf(perMinute(10), bucket.NewBan(60_000, 60_000)))
+		var answer engine.Answer
+		for _, row := range []struct {
+			n    int64
+			want rules.Verdict
+		}{
+			{4, rules.Verdict{Allowed: true, Granted: 4, Remaining: 6, ResetAfter: 24 * time.Second}},
+			{100, rules.Verdict{Allowed: true, Granted: 6, ResetAfter: time.Minute}},
+			{3, rules.Verdict{RetryAfter: 6 * time.Second, ResetAfter: time.Minute}},
+		} {
+			require.NoError(t, takeUpTo(t.Context(), e, row.n, &one, &answer))
+			require.Equal(t, row.want, answer.Verdict)
+			require.Len(t, answer.Statuses, 1)
+		}
+		time.Sleep(6 * time.Second)
+		require.True(t, take(t, e, 1, one).Allowed)
+		require.Zero(t, e.Stats().Bans)
+	})
+}
+
+func TestPeekTakesNothingAndEndsWhereNoWaitingHelps(t *testing.T) {
+	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
+		one, two := ask("one", setOf(perMinute(10))), ask("two", setOf(perHour(10)))
+		free, prohibited := ask("free", new(rules.Set)), ask("no", prohibiting())
+		take(t, e, 10, one)
+		take(t, e, 3, two)
+		asks := []engine.Ask{one, free, two, prohibited, two}
+		answers := make([]engine.Answer, 5)
+		for i := range answers {
+			answers[i] = engine.Answer{Decided: true, Statuses: make([]rules.Status, 3)}
+		}
+		answers[4].Decided = false
+		require.NoError(t, e.Peek(t.Context(), asks, answers))
+		require.Equal(t, rules.Verdict{RetryAfter: 6 * time.Second, ResetAfter: time.Minute}, answers[0].Verdict)
+		require.Equal(t, engine.FromStore, answers[0].Source)
+		require.True(t, answers[1].Allowed)
+		require.Equal(t, engine.FromStatic, answers[1].Source)
+		require.Equal(t, rules.Verdict{Allowed: true, Remaining: 7, ResetAfter: 18 * time.Minute}, answers[2].Verdict)
+		require.Equal(t, rules.Never, answers[3].RetryAfter)
+		require.False(t, answers[4].Decided)
+		for i, want := range []int{1, 0, 1, 1} {
+			require.True(t, answers[i].Decided)
+			require.Len(t, answers[i].Statuses, want)
+		}
+		require.EqualValues(t, 7, left(t, e, two))
+	})
+}
+
+// TestPeekOfSeveralAsksHasOneTimeout, and of one that of a call.
+func TestPeekOfSeveralAsksHasOneTimeout(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		e := b.redis(t)
+		take(t, e, 1, ask("one", setOf(perMinute(10))))
+		b.Delay.Store(int64(timeout * 3 / 5))
+		asks := []engine.Ask{ask("one", setOf(perMinute(10))), ask("two", setOf(perMinute(10)))}
+		answers := make([]engine.Answer, 2)
+		start := time.Now()
+		require.ErrorIs(t, e.Peek(t.Context(), asks, answers), engine.ErrUnavailable)
+		require.Equal(t, timeout, time.Since(start))
+		require.True(t, answers[0].Decided)
+		require.False(t, answers[1].Decided)
+		time.Sleep(time.Second)
+		b.Delay.Store(int64(timeout + 2*ms)) // it may be a tenth late
+		require.NoError(t, e.Peek(t.Context(), asks[:1], answers))
+	})
+}
+
+// TestNothingIsDecidedAfterTheContext or the engine has ended, and the answer is empty.
+func TestNothingIsDecidedAfterTheContext(t *testing.T) {
+	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		for _, row := range []struct {
+			ctx  context.Context
+			want error
+		}{{ended, context.Canceled}, {t.Context(), engine.ErrUnavailable}} {
+			if row.want == engine.ErrUnavailable {
+				e.Close()
+			}
+			asks := []engine.Ask{ask("one", setOf(perMinute(10))), ask("two", setOf(perMinute(10)))}
+			answers := make([]engine.Answer, 2)
+			answers[0].Decided = true
+			require.ErrorIs(t, takeN(row.ctx, e, 1, asks[:1], answers[:1]), row.want)
+			require.False(t, answers[0].Decided)
+			require.ErrorIs(t, takeN(row.ctx, e, 1, asks, answers), row.want)
+			require.ErrorIs(t, takeUpTo(row.ctx, e, 1, &asks[0], &answers[0]), row.want)
+			require.ErrorIs(t, e.Peek(row.ctx, asks, answers), row.want)
+			require.ErrorIs(t, waitN(row.ctx, e, 1, &asks[0], &answers[0]), row.want)
+			require.ErrorIs(t, takeQueued(row.ctx, e, 1, &asks[0], &answers[0], 1, time.Second), row.want)
+			require.ErrorIs(t, e.Refund(row.ctx, 1, &asks[0]), row.want)
+			require.ErrorIs(t, e.Block(row.ctx, time.Second, &asks[0]), row.want)
+			require.ErrorIs(t, e.Reset(row.ctx, &asks[0]), row.want)
+			require.ErrorIs(t, e.Ready(row.ctx), row.want)
+			require.ErrorIs(t, e.Ping(row.ctx), row.want)
+		}
 	})
 }

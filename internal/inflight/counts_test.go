@@ -3,6 +3,7 @@ package inflight
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -168,4 +169,27 @@ func TestChangesOfForgottenKeysAreBounded(t *testing.T) {
 		require.Zero(t, remembered(c))
 		require.Zero(t, c.lingering.Load())
 	})
+}
+
+// TestChangesOfAllKeysTakeTurns, though keys that have just been reported change again at once.
+func TestChangesOfAllKeysTakeTurns(t *testing.T) {
+	t.Parallel()
+	const keys, limit = 100, 20 // more than a shard has
+	c := New(func(context.Context, []Update) []bool { return nil })
+	c.reporter.running.Store(true) // no goroutine takes the changes
+	change := func(key []byte) { c.End(key, c.Begin(key).Number, Local) }
+	for i := range keys {
+		change(fmt.Append(nil, i))
+	}
+	seen := map[string]bool{}
+	for range 4 * keys / limit {
+		updates := c.changes(nil, limit)
+		require.Len(t, updates, limit)
+		c.recordReport(updates, slices.Repeat([]bool{true}, limit), time.Now())
+		for _, u := range updates {
+			seen[u.Key] = true
+			change([]byte(u.Key))
+		}
+	}
+	require.Len(t, seen, keys)
 }

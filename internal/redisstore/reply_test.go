@@ -2,9 +2,19 @@ package redisstore
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"sync/atomic"
+	"syscall"
 	"testing"
+	"testing/synctest"
+	"time"
 
+	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
@@ -80,4 +90,183 @@ func TestPipelineThatWasNotSent(t *testing.T) {
 		c.notSent(err)
 		require.Equal(t, row.want, c.Err(), name)
 	}
+}
+
+// newAnswers returns the answers of a Redis, and a client of it.
+func newAnswers(t *testing.T) (*Answers, *redis.Client) {
+	t.Helper()
+	rdb := redis.NewClient(&redis.Options{Addr: miniredis.RunT(t).Addr()})
+	t.Cleanup(func() { _ = rdb.Close() })
+	return NewAnswers(rdb), rdb
+}
+
+// TestPlanIsStoredOncePerToken, and only with the token that Redis has. The reply says whether it
+// was stored.
+func TestPlanIsStoredOncePerToken(t *testing.T) {
+	t.Parallel()
+	answers, rdb := newAnswers(t)
+	store := func(token, text string) bool {
+		stored, err := answers.Store(t.Context(), "plan", token, text, time.Minute)
+		require.NoError(t, err)
+		return stored
+	}
+	require.False(t, store("a", "without a token"))
+	require.Zero(t, rdb.Exists(t.Context(), "plan").Val())
+
+	require.NoError(t, rdb.Set(t.Context(), "plan:token", "a", time.Second).Err())
+	require.False(t, store("b", "with another token"))
+	require.Zero(t, rdb.Exists(t.Context(), "plan").Val())
+
+	require.True(t, store("a", "with its token"))
+	require.Equal(t, "with its token", rdb.Get(t.Context(), "plan").Val())
+	require.Equal(t, time.Minute, rdb.PTTL(t.Context(), "plan").Val())
+	require.Zero(t, rdb.Exists(t.Context(), "plan:token").Val())
+
+	require.False(t, store("a", "an older answer"))
+	require.Equal(t, "with its token", rdb.Get(t.Context(), "plan").Val())
+}
+
+// TestAnswers: a question, its answer, and what a Forget in between does.
+func TestAnswers(t *testing.T) {
+	t.Parallel()
+	answers, rdb := newAnswers(t)
+	ctx := t.Context()
+	get := func() (string, time.Duration) {
+		t.Helper()
+		text, left, err := answers.Get(ctx, "k")
+		require.NoError(t, err)
+		return text, left
+	}
+	text, _ := get()
+	require.Empty(t, text)
+
+	for _, fresh := range []string{"1", "2"} {
+		token, err := answers.Token(ctx, "k", fresh, time.Second)
+		require.NoError(t, err)
+		require.Equal(t, "1", token, "the first one stays")
+	}
+	require.Equal(t, time.Second, rdb.PTTL(ctx, "k:token").Val())
+	stored, err := answers.Store(ctx, "k", "1", "text", time.Minute)
+	require.NoError(t, err)
+	require.True(t, stored)
+	text, left := get()
+	require.Equal(t, "text", text)
+	require.Equal(t, time.Minute, left)
+
+	token, err := answers.Token(ctx, "k", "3", time.Second)
+	require.NoError(t, err)
+	require.Equal(t, "3", token)
+	require.NoError(t, answers.Forget(ctx, "k", "4", 2*time.Second))
+	require.Equal(t, 2*time.Second, rdb.PTTL(ctx, "k:token").Val())
+	text, _ = get()
+	require.Empty(t, text)
+	stored, err = answers.Store(ctx, "k", token, "old", time.Minute)
+	require.NoError(t, err)
+	require.False(t, stored)
+
+	require.NoError(t, rdb.RPush(ctx, "list", "x").Err())
+	_, _, err = answers.Get(ctx, "list")
+	require.True(t, IsErrorReply(err))
+}
+
+// TestReasonsNameNoKey wraps a key around an error, as a hook of the client may.
+func TestReasonsNameNoKey(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		err        error
+		want, word string
+	}{
+		{redis.ErrCrossSlot, "CROSSSLOT", "CROSSSLOT"},
+		{&net.OpError{Op: "read", Err: errors.New("reset")}, "read: reset", "network"},
+		{&net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}, "dial: connection refused", "connection_refused"},
+		{&net.DNSError{Err: "no such host", Name: "redis.example"}, "lookup redis.example: no such host",
+			"unknown_host"},
+		{io.EOF, "EOF", "network"},
+		{io.ErrUnexpectedEOF, "unexpected EOF", "client"},
+		{net.ErrClosed, "use of closed network connection", "network"},
+		{syscall.ECONNREFUSED, "connection refused", "connection_refused"},
+		{context.DeadlineExceeded, "late", "late"},
+		{context.Canceled, "context canceled", "client"},
+		{redis.ErrClosed, "the client is closed", "client"},
+		{redis.ErrPoolTimeout, "no connection of the client was free", "pool"},
+		{redis.ErrPoolExhausted, "no connection of the client was free", "pool"},
+		{dispatch.ErrPanic, "panic", "client"},
+		{dispatch.ErrGoexit, "goexit", "client"},
+		{errNoConn, "the Dialer returned no connection", "client"},
+		{errHangsUp, "the server closes new connections; it may expect TLS", "network"},
+		{errWantsTLS, "the server expects TLS", "tls"},
+		{errNoRedis, "the server does not speak Redis' protocol", "client"},
+		{&net.DNSError{Err: "no such host", Name: "alice:secret@redis.example"}, "lookup redis.example: no such host",
+			"unknown_host"},
+		{&net.OpError{Op: "dial", Err: &net.AddrError{Err: "missing port in address", Addr: "alice:secret@localhost"}},
+			"address localhost: missing port in address", "network"},
+		{tls.RecordHeaderError{Msg: "no TLS"}, "tls: no TLS", "tls"},
+		{tls.AlertError(40), "tls: handshake failure", "tls"},
+		{&tls.CertificateVerificationError{Err: errors.New("expired")}, "tls: failed to verify certificate: expired",
+			"tls"},
+		{replyError("MOVED 1 127.0.0.1:1"), "MOVED", "MOVED"},
+		{replyError("ALICE is too large"), "ALICE", "reply"},
+		{replyError("alice@example.org is too large"), "redisstore.replyError", "reply"},
+		{replyError("ERR alice@example.org"), "ERR", "ERR"},
+		{replyError("ERR DB index is out of range: alice"), "ERR: the database number is out of range", "ERR"},
+		{replyError("ERR invalid DB index"), "ERR: the database number is out of range", "ERR"},
+		{replyError("ERR SELECT is not allowed in cluster mode"), "ERR: a cluster has no database but number 0", "ERR"},
+		{replyError("ERR max number of clients reached"), "ERR: there are as many clients as maxclients allows", "ERR"},
+		{replyError("ERR Protocol error: unauthenticated bulk length"), "NOAUTH", "NOAUTH"},
+		{replyError("ERR Protocol error: unauthenticated multibulk length"), "NOAUTH", "NOAUTH"},
+		{replyError("ERR Protocol error: invalid bulk length"), "ERR", "ERR"},
+		{redis.Nil, "a nil reply", "reply"},
+		{errors.New("alice@example.org"), "an error of the client of type *fmt.wrapError", "client"},
+	} {
+		err := fmt.Errorf("alice@example.org: %w", row.err)
+		require.Equal(t, row.want, reason(err))
+		require.Equal(t, row.word, Word(err), row.err)
+	}
+}
+
+// replyError is an error reply of Redis.
+type replyError string
+
+func (e replyError) Error() string { return string(e) }
+func (replyError) RedisError()     {}
+
+// TestPingEndsWithItsContext pings a server that accepts and never answers, as a stopped one does.
+func TestPingEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	here, there := net.Pipe()
+	defer there.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		_, _ = io.ReadFull(there, make([]byte, len("*1\r\n$4\r\nPING\r\n")))
+		cancel()
+	}()
+	ping := transport{dial: func(context.Context, string) (net.Conn, error) { return here, nil }}
+	require.ErrorIs(t, ping.Ping(ctx, "k", time.Minute), io.ErrClosedPipe)
+}
+
+// TestCauseIsSoughtNoLongerThanItsContext also for a cluster with many addresses, and for a Dialer
+// that outlives its context, as go-redis' Dialer does for TLS.
+func TestCauseIsSoughtNoLongerThanItsContext(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var dials atomic.Int32
+		rdb := redis.NewClusterClient(&redis.ClusterOptions{
+			Addrs: slices.Repeat([]string{"192.0.2.1:6379"}, 40),
+			Dialer: func(context.Context, string, string) (net.Conn, error) {
+				dials.Add(1)
+				time.Sleep(time.Minute)
+				return nil, errors.New("late")
+			},
+		})
+		defer rdb.Close()
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		start := time.Now()
+		n := &nodes{store: &Store{rdb: rdb}, nodeForKey: rdb.MasterForKey, refresh: rdb.ReloadState}
+		text, _ := n.transport(nil).Reason(ctx, "k", dispatch.ErrLate)
+		require.Equal(t, "late", text)
+		require.Equal(t, 50*time.Millisecond+dispatch.EndGrace, time.Since(start))
+		require.EqualValues(t, 1, dials.Load())
+		time.Sleep(time.Minute) // until the Dialer returns
+	})
 }

@@ -5,6 +5,7 @@ import (
 	"go/parser"
 	"go/token"
 	"os"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -208,4 +209,75 @@ func exportedReceiver(d *ast.FuncDecl) bool {
 	}
 	id, ok := of.(*ast.Ident)
 	return ok && id.IsExported()
+}
+
+// TestMapsNameWhatIsThere: each file and folder that docs/CONTRIBUTING.md and docs/architecture.md name
+// exists. A bare name is of the root, or of the folder that was named before it.
+func TestMapsNameWhatIsThere(t *testing.T) {
+	t.Parallel()
+	for _, document := range []string{"docs/CONTRIBUTING.md", "docs/architecture.md"} {
+		folder, found := "", 0
+		for _, match := range regexp.MustCompile("`([a-zA-Z_./]+\\.(?:go|lua|md)|[a-z_]+(?:/[a-z_]+)+/?)`").
+			FindAllStringSubmatch(testkit.Read(t, document), -1) {
+			name := match[1]
+			if name == "net/http" {
+				continue
+			}
+			candidates := []string{name, path.Join(folder, name), path.Join(path.Dir(document), name),
+				path.Join("tests", name)}
+			there := false
+			for _, candidate := range candidates {
+				info, err := os.Stat(filepath.FromSlash(candidate))
+				if err != nil {
+					continue
+				}
+				there = true
+				if folder = candidate; !info.IsDir() {
+					folder = path.Dir(candidate)
+				}
+				break
+			}
+			assert.True(t, there, "%s names %s", document, name)
+			found++
+		}
+		require.Greater(t, found, 5, document)
+	}
+}
+
+// TestEveryPairIsTested: each row of two features in docs/reference.md is there once, with a sentence and at least one
+// test, and each test that it names exists.
+func TestEveryPairIsTested(t *testing.T) {
+	t.Parallel()
+	tests := map[string]bool{}
+	for _, file := range filesThatMatch(t, "_test.go") {
+		for _, m := range regexp.MustCompile(
+			`(?m)^func ((?:Test|Fuzz|Example)\w*)\(`).FindAllStringSubmatch(testkit.Read(t, file), -1) {
+			tests[m[1]] = true
+		}
+	}
+	name := regexp.MustCompile("`(\\w+)`")
+	seen := map[string]bool{}
+	_, section, found := strings.Cut(testkit.Read(t, "docs/reference.md"), "## What two features do together\n")
+	require.True(t, found)
+	section, _, _ = strings.Cut(section, "\n## ")
+	for line := range strings.Lines(section) {
+		cells := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), " | ")
+		if !strings.HasPrefix(line, "|") || strings.HasPrefix(line, "| ---") || strings.Contains(line, "| tests |") {
+			continue
+		}
+		if !assert.Len(t, cells, 3, "want three cells: %s", line) {
+			continue
+		}
+		pair := strings.TrimSpace(cells[0])
+		assert.False(t, seen[pair], "%s is here twice", pair)
+		seen[pair] = true
+		assert.Regexp(t, `^\S+ \S+ .*\.$`, cells[1], "want a sentence about %s", pair)
+		named := name.FindAllStringSubmatch(cells[2], -1)
+		assert.NotEmpty(t, named, "no test holds %s", pair)
+		for _, m := range named {
+			assert.True(t, tests[m[1]], "%s: there is no %s", pair, m[1])
+		}
+	}
+	require.NotEmpty(t, seen)
+	require.LessOrEqual(t, len(seen), 40)
 }

@@ -4,11 +4,17 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"net"
 	"net/http"
+	"runtime"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -128,4 +134,225 @@ func TestFailureIsNamed(t *testing.T) {
 	}
 	var zero ginlimit.FailureMode
 	assert.Equal(t, ginlimit.FailLocal, zero)
+}
+
+// How Redis is given up for lost and found back.
+
+// address is for clients with a Dialer of their own. It has no host name, as go-redis looks up names when it makes a
+// client: what waits for the answer may be in two bubbles of synctest, which ends the process.
+const address = "127.0.0.1:6379"
+
+// unknownHost returns a Dialer that answers as the network does for a host that is not there.
+func unknownHost(name string) func(context.Context, string, string) (net.Conn, error) {
+	return func(_ context.Context, network, _ string) (net.Conn, error) {
+		err := &net.DNSError{Err: "no such host", Name: name, IsNotFound: true}
+		return nil, &net.OpError{Op: "dial", Net: network, Err: err}
+	}
+}
+
+// TestCauseOfTheOutageIsLogged has the log say why Redis cannot be reached, though go-redis dials for longer than the
+// timeout.
+func TestCauseOfTheOutageIsLogged(t *testing.T) {
+	t.Parallel()
+	const addr, refused, unknown = address, "connection refused", "lookup redis.example: no such host"
+	for name, row := range map[string]struct {
+		rdb   func() redis.UniversalClient
+		cause string
+	}{
+		"server refuses": {func() redis.UniversalClient {
+			return redis.NewClient(&redis.Options{Addr: addr, Dialer: testkit.RefuseConnection})
+		}, refused},
+		"server, bad port": {func() redis.UniversalClient {
+			return redis.NewClient(&redis.Options{Addr: "127.0.0.1:99999"})
+		}, "invalid port"},
+		"server, unknown host": {func() redis.UniversalClient {
+			return redis.NewClient(&redis.Options{Addr: addr, Dialer: unknownHost("redis.example")})
+		}, unknown},
+		"cluster refuses": {func() redis.UniversalClient {
+			return redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{addr, addr}, Dialer: testkit.RefuseConnection})
+		}, refused},
+		"cluster, unknown": {func() redis.UniversalClient {
+			return redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{addr}, Dialer: unknownHost("redis.example")})
+		}, unknown},
+		"ring refuses": {func() redis.UniversalClient {
+			return redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": addr, "b": addr},
+				Dialer: testkit.RefuseConnection})
+		}, refused},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				rdb := row.rdb()
+				defer time.Sleep(time.Minute) // until go-redis' own goroutines have ended
+				defer rdb.Close()
+				limiter, log := testkit.LoggedLimiter(t, rdb, ginlimit.WithTimeout(ginlimit.DefaultTimeout))
+				testkit.UntilLogged(t, limiter, log, "circuit breaker open")
+				require.Contains(t, log.String(), row.cause)
+			})
+		})
+	}
+}
+
+// TestFirstDecisionsAreOfADeadNode of a cluster or a ring: those of the others are made, and so are
+// its own when another node has its slots, which the client does not notice by itself for a minute,
+// or when the shard is back.
+func TestFirstDecisionsAreOfADeadNode(t *testing.T) {
+	t.Parallel()
+	const dead, alive = "192.0.2.1:6379", "192.0.2.2:6379"
+	for _, ring := range []bool{false, true} {
+		t.Run(fmt.Sprintf("ring %t", ring), func(t *testing.T) {
+			t.Parallel()
+			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+				var mended atomic.Bool
+				dial := func(ctx context.Context, network, addr string) (net.Conn, error) {
+					if addr == dead && !(ring && mended.Load()) {
+						return testkit.RefuseConnection(ctx, network, addr)
+					}
+					return b.Dial(ctx, network, addr)
+				}
+				slots := func(context.Context) ([]redis.ClusterSlot, error) {
+					first := dead
+					if mended.Load() {
+						first = alive
+					}
+					return []redis.ClusterSlot{
+						{Start: 0, End: 8191, Nodes: []redis.ClusterNode{{Addr: first}}},
+						{Start: 8192, End: 16383, Nodes: []redis.ClusterNode{{Addr: alive}}},
+					}, nil
+				}
+				var rdb redis.UniversalClient
+				var nodeOf func(key string) (*redis.Client, error)
+				if ring {
+					shards := redis.NewRing(&redis.RingOptions{
+						Addrs: map[string]string{"a": dead,
+							"b": alive}, Dialer: dial, HeartbeatFn: func(context.Context, *redis.Client) bool { return true },
+					})
+					rdb, nodeOf = shards, shards.GetShardClientForKey
+				} else {
+					nodes := redis.NewClusterClient(&redis.ClusterOptions{Dialer: dial, ClusterSlots: slots})
+					rdb, nodeOf = nodes, func(key string) (*redis.Client, error) { return nodes.MasterForKey(t.Context(), key) }
+				}
+				defer rdb.Close()
+				limiter, log := testkit.LoggedLimiter(t, rdb, ginlimit.WithTimeout(ginlimit.DefaultTimeout))
+				limit := ginlimit.PerHour(1000)
+				keyOf := func(addr string) string {
+					for i := 0; ; i++ {
+						key := fmt.Sprint("client ", i)
+						node := testkit.Must(nodeOf(testkit.RedisKey(key, limit)))
+						if node.Options().Addr == addr {
+							return key
+						}
+					}
+				}
+				decides := func(key string) func() bool {
+					return func() bool {
+						_, err := limiter.Allow(t.Context(), key, limit)
+						return err == nil
+					}
+				}
+				lost, other := decides(keyOf(dead)), decides(keyOf(alive))
+				for !strings.Contains(log.String(), "circuit breaker open") {
+					require.False(t, lost())
+					time.Sleep(10 * time.Millisecond)
+				}
+				start := time.Now()
+				require.True(t, testkit.BecomesTrue(t.Context().Done(), other))
+				require.LessOrEqual(t, time.Since(start), time.Second)
+				mended.Store(true)
+				start = time.Now()
+				require.True(t, testkit.BecomesTrue(t.Context().Done(), lost))
+				require.LessOrEqual(t, time.Since(start), time.Second)
+			})
+		})
+	}
+}
+
+// What limiters leave on the client that they are given.
+
+// watched is a client whose connections note how deep in calls they are written to, which is deeper
+// with each hook, and the time that a reply may take.
+type watched struct {
+	*redis.Client
+	depth, patience atomic.Int64
+}
+
+type watchedConn struct {
+	net.Conn
+	by *watched
+}
+
+func newWatched(t testing.TB, dial func() (net.Conn, error)) *watched {
+	w := &watched{}
+	w.Client = redis.NewClient(&redis.Options{Addr: "127.0.0.1:6379", ReadTimeout: time.Hour,
+		Dialer: func(context.Context, string, string) (net.Conn, error) {
+			conn, err := dial()
+			return watchedConn{conn, w}, err
+		}})
+	t.Cleanup(func() { _ = w.Close() })
+	return w
+}
+
+func (c watchedConn) Write(p []byte) (int, error) {
+	var calls [4096]uintptr
+	c.by.depth.Store(int64(runtime.Callers(0, calls[:])))
+	return c.Conn.Write(p)
+}
+
+func (c watchedConn) SetReadDeadline(t time.Time) error {
+	c.by.patience.Store(int64(time.Until(t)))
+	return c.Conn.SetReadDeadline(t)
+}
+
+// depthOf returns how deep the calls of an application's command are.
+func (w *watched) depthOf(t testing.TB) int {
+	require.NoError(t, w.Ping(t.Context()).Err())
+	return int(w.depth.Load())
+}
+
+// framesOfHook is how much deeper a hook makes calls, or less.
+const framesOfHook = 3
+
+// TestHooksSeeTheCommandsOfALimiter that is made after them. One that is added later does not.
+func TestHooksSeeTheCommandsOfALimiter(t *testing.T) {
+	t.Parallel()
+	rdb := newWatched(t, miniredisDialer(t))
+	before := rdb.depthOf(t)
+	const limiters = 4
+	var seen [limiters]atomic.Int64
+	for i := range limiters {
+		rdb.AddHook(testkit.EveryScript(func(send func() error) error { seen[i].Add(1); return send() }))
+		limiter := testkit.NewLimiter(t, rdb.Client, ginlimit.WithPrefix(fmt.Sprint(i)))
+		for range 2 {
+			testkit.Must(limiter.Allow(t.Context(), "k", ginlimit.PerHour(1000)))
+		}
+	}
+	for i := range limiters {
+		require.EqualValues(t, 2*(limiters-i), seen[i].Load())
+	}
+	require.LessOrEqual(t, rdb.depthOf(t), before+2*limiters*framesOfHook, "each limiter adds one")
+}
+
+// TestLimitersOfAClientKeepTheirTimeouts.
+func TestLimitersOfAClientKeepTheirTimeouts(t *testing.T) {
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		rdb := newWatched(t, b.Mini.Dial)
+		limiters := map[time.Duration]*testkit.Limiter{}
+		for _, timeout := range []time.Duration{time.Second, time.Minute, 30 * time.Minute} {
+			limiters[timeout] = testkit.NewLimiter(t, rdb.Client, ginlimit.WithTimeout(timeout))
+		}
+		for range 3 {
+			for timeout, limiter := range limiters {
+				testkit.Must(limiter.Allow(t.Context(), "k", ginlimit.PerHour(1000)))
+				require.Equal(t, timeout, time.Duration(rdb.patience.Load()))
+				require.NoError(t, rdb.Ping(t.Context()).Err())
+				require.Equal(t, time.Hour, time.Duration(rdb.patience.Load()))
+			}
+		}
+	})
+}
+
+// miniredisDialer connects to a Redis of the test's own.
+func miniredisDialer(t *testing.T) func() (net.Conn, error) {
+	addr := miniredis.RunT(t).Addr()
+	return func() (net.Conn, error) { return net.Dial("tcp", addr) }
 }

@@ -1,15 +1,22 @@
 package integration
 
 import (
+	"context"
 	"fmt"
 	"io"
+	"log"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"os/exec"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/gin-gonic/gin"
 	"github.com/hashicorp/go-retryablehttp"
 	"github.com/openai/openai-go"
 	"github.com/openai/openai-go/option"
@@ -151,4 +158,183 @@ func TestGeneratedSDK(t *testing.T) {
 	for _, key := range keys {
 		require.NotContains(t, key, "sk-")
 	}
+}
+
+// A process that calls a partner as often as it may. It is this test program, started again.
+
+// The environment variables of such a process: the address of Redis, and the partner's URL.
+const (
+	transportRedis = "GINLIMIT_TRANSPORT_REDIS"
+	transportURL   = "GINLIMIT_TRANSPORT_URL"
+)
+
+const (
+	transportCallers = 8 // of each process
+	transportSlots   = 40
+	transportRate    = 100
+)
+
+// serveTransport is the program of such a process, which is killed in the end.
+func serveTransport(addr, url string) {
+	// The partner's burst is 100. Calls that leave evenly may arrive in bunches, so the policy has a smaller one.
+	client, _, err := through(redis.NewClient(&redis.Options{Addr: addr}), []ginlimit.PolicyOption{
+		ginlimit.PerSecond(transportRate).WithBurst(transportRate / 4), ginlimit.InFlight(transportSlots),
+	}, testkit.Patient(), ginlimit.WithFailureMode(ginlimit.FailClosed))
+	if err != nil {
+		log.Fatal(err)
+	}
+	var all sync.WaitGroup
+	for range transportCallers {
+		all.Go(func() {
+			for {
+				if status, err := callPartner(context.Background(), client, url); err != nil || status != 200 {
+					log.Print("a call of the partner: ", status, err)
+				}
+			}
+		})
+	}
+	all.Wait()
+}
+
+// startTransportProcess starts such a process. It ends with the test, or when it is killed.
+func startTransportProcess(t *testing.T, addr, url string) (kill func()) {
+	t.Helper()
+	program := testkit.Must(os.Executable())
+	cmd := exec.Command(program)
+	cmd.Env = append(os.Environ(), transportRedis+"="+addr, transportURL+"="+url)
+	cmd.Stderr = os.Stderr
+	require.NoError(t, cmd.Start())
+	kill = sync.OnceFunc(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	t.Cleanup(kill)
+	return kill
+}
+
+// TestTransportsOfProcesses hold a partner's limit for a minute without a 429, and use it, while one of them is killed
+// and started again. A killed process keeps no slot.
+func TestTransportsOfProcesses(t *testing.T) {
+	const lasts, life = time.Minute, 10 * time.Second
+	addr := testkit.StartRedis(t)
+	p := startPartner(t, ginlimit.PerSecond(transportRate))
+	for range 3 {
+		startTransportProcess(t, addr, p.url)
+	}
+	for p.allowed.Load() < transportRate { // they have started, and used up the bursts
+		pause(time.Millisecond)
+	}
+	from, began := p.allowed.Load(), time.Now()
+	for time.Since(began) < lasts {
+		kill := startTransportProcess(t, addr, p.url)
+		pause(min(life, lasts-time.Since(began)))
+		kill()
+	}
+	used := float64(p.allowed.Load()-from) / (transportRate * time.Since(began).Seconds())
+	say(t, "%d calls, %.3f of the limit, at most %d at once, %d denied", p.allowed.Load(), used, p.most.Load(), p.denied.Load())
+	require.Zero(t, p.denied.Load())
+	assert.GreaterOrEqual(t, used, 0.97)
+	assert.LessOrEqual(t, p.most.Load(), int64(transportSlots))
+}
+
+var quietly = ginlimit.WithLogger(slog.New(slog.DiscardHandler))
+
+// apiPartner is an API that applications call. It limits all of them together, by this library, and counts.
+type apiPartner struct {
+	url      string
+	allowed  atomic.Int64
+	denied   atomic.Int64
+	inFlight atomic.Int64
+	most     atomic.Int64 // in flight at once
+
+	mu     sync.Mutex
+	served map[string][]time.Time // by the path of a request that was allowed
+}
+
+// startPartner starts one that reports its limit in the draft's fields and in X-RateLimit.
+func startPartner(t *testing.T, limit ginlimit.Limit) *apiPartner {
+	t.Helper()
+	p := &apiPartner{served: map[string][]time.Time{}}
+	limiter := testkit.NewLocal(t)
+	router := gin.New()
+	router.Use(func(c *gin.Context) {
+		for now := p.inFlight.Add(1); ; {
+			if most := p.most.Load(); now <= most || p.most.CompareAndSwap(most, now) {
+				break
+			}
+		}
+		defer p.inFlight.Add(-1)
+		c.Next()
+		if c.Writer.Status() == http.StatusTooManyRequests {
+			p.denied.Add(1)
+		}
+	}, limiter.Handler("api", limit, testkit.All(), ginlimit.WithHeaders(ginlimit.RateLimitDraft|ginlimit.XRateLimit)))
+	router.GET("/*path", func(c *gin.Context) {
+		p.allowed.Add(1)
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		path := c.Request.URL.Path
+		p.served[path] = append(p.served[path], time.Now())
+	})
+	server := httptest.NewServer(router)
+	t.Cleanup(server.Close)
+	p.url = server.URL
+	return p
+}
+
+// between returns how many requests it served between two times.
+func (p *apiPartner) between(from, to time.Time) (n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, times := range p.served {
+		for _, at := range times {
+			if at.After(from) && at.Before(to) {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// through returns a client of a partner through a transport: of a process' own limiter, or another process in one.
+func through(rdb redis.UniversalClient, policy []ginlimit.PolicyOption, opts ...ginlimit.LimiterOption) (*http.Client,
+	*ginlimit.Limiter, error) {
+	limiter, err := ginlimit.NewLimiter(rdb, opts...)
+	if err != nil {
+		return nil, nil, err
+	}
+	quota, err := limiter.Policy("partner", policy...)
+	if err != nil {
+		return nil, nil, err
+	}
+	base := &http.Transport{MaxIdleConnsPerHost: transportCallers}
+	calls, err := transport.New(quota, base, transport.WithKey(func(*http.Request) (string, error) { return "account", nil }))
+	return &http.Client{Transport: calls}, limiter, err
+}
+
+// callPartner sends one request and reads its response.
+func callPartner(ctx context.Context, client *http.Client, url string) (status int, err error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	if err != nil {
+		return 0, err
+	}
+	response, err := client.Do(r)
+	if err != nil {
+		return 0, err
+	}
+	defer response.Body.Close()
+	if _, err := io.Copy(io.Discard, response.Body); err != nil {
+		return 0, fmt.Errorf("the body: %w", err)
+	}
+	return response.StatusCode, nil
+}
+
+// transportClient is [through] for a test.
+func transportClient(t *testing.T, rdb redis.UniversalClient, policy []ginlimit.PolicyOption,
+	opts ...ginlimit.LimiterOption) *http.Client {
+	t.Helper()
+	client, limiter, err := through(rdb, policy, opts...)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, limiter.Close()) })
+	return client
 }

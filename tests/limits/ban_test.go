@@ -147,3 +147,92 @@ func TestBadGuards(t *testing.T) {
 	_, err = l.Policy("api", ginlimit.PerHour(2), ginlimit.WithBan(time.Second, 1<<62))
 	require.ErrorContains(t, err, "want a longest ban of at most 876000h0m0s")
 }
+
+// TestBanWhereverItIsDecided lasts and grows on a server and in an outage.
+func TestBanWhereverItIsDecided(t *testing.T) {
+	onEveryPlace(t, func(t *testing.T, p place) {
+		policy := testkit.NewPolicy(t, p.limiter, "api", ginlimit.PerSecond(2),
+			ginlimit.WithBan(10*time.Second, 40*time.Second))
+		p.begin()
+		asks(t, policy, verdict{true, 1, 0})
+		asks(t, policy, verdict{true, 0, 0})
+		require.Equal(t, p.source, asks(t, policy, verdict{false, 0, 10 * time.Second}).Source)
+		time.Sleep(5 * time.Second)
+		for range 3 {
+			asks(t, policy, verdict{false, 0, 5 * time.Second})
+		}
+		time.Sleep(5 * time.Second)
+		asks(t, policy, verdict{true, 1, 0})
+		asks(t, policy, verdict{true, 0, 0})
+		asks(t, policy, verdict{false, 0, 20 * time.Second}) // on probation
+	})
+}
+
+// TestBansOfAnOutageStayInTheProcess: what bans without Redis bans nobody once Redis decides again,
+// and the process does not know in an outage of the bans in Redis.
+func TestBansOfAnOutageStayInTheProcess(t *testing.T) {
+	t.Parallel()
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		l := failingLocal(t, b, ginlimit.WithReplicas(2))
+		p := testkit.NewPolicy(t, l, "api", ginlimit.PerHour(4),
+			ginlimit.WithBan(10*time.Hour, 20*time.Hour))
+		for left := 3; left >= 0; left-- {
+			asks(t, p, verdict{true, left, 0})
+		}
+		asks(t, p, verdict{false, 0, 10 * time.Hour})
+		loseRedis(t, b, l)
+		time.Sleep(time.Second)
+		asks(t, p, verdict{true, 1, 0}, "its share")
+		asks(t, p, verdict{true, 0, 0})
+		require.Equal(t, ginlimit.FromLocal, asks(t, p, verdict{false, 0, 10 * time.Hour}).Source)
+		bob := testkit.Must(p.Allow(t.Context(), "bob"))
+		require.True(t, bob.Allowed)
+		for _, allowed := range []bool{true, false} {
+			bob = testkit.Must(p.Allow(t.Context(), "bob"))
+			require.Equal(t, allowed, bob.Allowed)
+		}
+		require.Equal(t, 10*time.Hour, bob.RetryAfter)
+		findRedis(t, b, l)
+		require.Greater(t, asks(t, p, verdict{false, 0, -1}).RetryAfter, 9*time.Hour, "by Redis' ban")
+		bob = testkit.Must(p.Allow(t.Context(), "bob"))
+		require.True(t, bob.Allowed, "Redis has not banned bob")
+		require.Equal(t, ginlimit.FromRedis, bob.Source)
+	})
+}
+
+// TestADenialWithoutRedisTakesOneTimeout, also if a policy that queues would ban.
+func TestADenialWithoutRedisTakesOneTimeout(t *testing.T) {
+	t.Parallel()
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		limiter, err := ginlimit.NewLimiter(b.Redis, ginlimit.WithTimeout(100*time.Millisecond), ginlimit.WithReplicas(1))
+		require.NoError(t, err)
+		defer limiter.Close()
+		first, err := limiter.Policy("first", ginlimit.PerHour(1))
+		require.NoError(t, err)
+		second, err := limiter.Policy("second", ginlimit.PerHour(1), ginlimit.WithQueue(1, time.Millisecond),
+			ginlimit.WithBan(time.Hour, 2*time.Hour))
+		require.NoError(t, err)
+		b.Late.Store(true)
+		for range 2 {
+			start := time.Now()
+			testkit.Must(ginlimit.ReserveAll(t.Context(), ginlimit.Charge{Policy: first, Client: "k", N: 1},
+				ginlimit.Charge{Policy: second, Client: "k", N: 1}))
+			require.LessOrEqual(t, time.Since(start), 120*time.Millisecond)
+		}
+	})
+}
+
+// TestTheLongestWaitAnswersWithoutRedis, of tokens or of a slot.
+func TestTheLongestWaitAnswersWithoutRedis(t *testing.T) {
+	t.Parallel()
+	limiter := testkit.NewLocal(t)
+	tokens := testkit.NewPolicy(t, limiter, "tokens", ginlimit.PerMinute(120).WithBurst(1))
+	slots := testkit.NewPolicy(t, limiter, "slots", ginlimit.InFlight(1))
+	reserve := func() ginlimit.Result {
+		r := testkit.Must(ginlimit.ReserveAll(t.Context(), ginlimit.Charge{Policy: tokens, Client: "k", N: 1},
+			ginlimit.Charge{Policy: slots, Client: "k", N: 1}))
+		return r.Result()
+	}
+	require.True(t, reserve().Allowed)
+	require.Equal(t, ginlimit.CauseInFlight, reserve().Cause)
+}

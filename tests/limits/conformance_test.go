@@ -2,6 +2,7 @@ package limits_test
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"testing"
 	"time"
@@ -236,4 +237,100 @@ func TestBadArgumentsAreErrorsAndTakeNothing(t *testing.T) {
 		assert.ErrorIs(t, l.Wait(ctx, "k", ginlimit.PerHour(0)), ginlimit.ErrInvalidArgument)
 		e.Allowed(t, 3, 0, ok)
 	})
+}
+
+// What every engine does of a block.
+
+// TestBlockLeavesNothingBehind: once a block has ended, a bucket is like any other, even if it is still empty.
+func TestBlockLeavesNothingBehind(t *testing.T) {
+	testkit.OnEveryEngine(t, func(t *testing.T, e testkit.Engine) {
+		limit, ctx := ginlimit.PerHour(10), t.Context()
+		e.Allowed(t, 10, 0, limit)
+		require.NoError(t, e.Limiter.Block(ctx, "k", 10*time.Millisecond, limit))
+		e.Denied(t, 1, 6*time.Minute, limit) // the bucket was emptier than the block wants it
+		e.Advance(10 * time.Millisecond)
+		require.NoError(t, e.Limiter.Refund(ctx, "k", 3, limit))
+		e.Allowed(t, 2, 1, limit)
+	})
+}
+
+// TestRefundShortensNoBlock: what is given back during a block is there when it ends.
+func TestRefundShortensNoBlock(t *testing.T) {
+	testkit.OnEveryEngine(t, func(t *testing.T, e testkit.Engine) {
+		limit, ctx := ginlimit.PerHour(10), t.Context()
+		e.Allowed(t, 10, 0, limit)
+		require.NoError(t, e.Limiter.Block(ctx, "k", time.Minute, limit))
+		e.Denied(t, 1, 6*time.Minute, limit)
+		for range 3 {
+			require.NoError(t, e.Limiter.Refund(ctx, "k", 1, limit))
+			e.Denied(t, 1, time.Minute, limit)
+		}
+		require.NoError(t, e.Limiter.Block(ctx, "k", 2*time.Minute, limit, ginlimit.PerDay(1)))
+		require.NoError(t, e.Limiter.Block(ctx, "k", time.Second, limit))
+		require.NoError(t, e.Limiter.Refund(ctx, "k", 10, limit, ginlimit.PerDay(1)))
+		e.Denied(t, 1, 2*time.Minute, limit)
+		e.Denied(t, 1, 2*time.Minute, limit, ginlimit.PerDay(1))
+		e.Advance(2 * time.Minute)
+		e.Allowed(t, 1, 0, limit)
+		e.Denied(t, 1, 6*time.Minute, limit)
+	})
+}
+
+func TestRaisedLimitEndsNoBlock(t *testing.T) {
+	testkit.OnEveryAlgorithm(t, func(t *testing.T, e testkit.Engine) {
+		small, large, ctx := ginlimit.PerMinute(1), ginlimit.PerMinute(6000), t.Context()
+		require.NoError(t, e.Limiter.Block(ctx, "k", time.Hour, small))
+		e.Denied(t, 1, time.Hour, large)
+		other := ginlimit.PerDay(9000)
+		r := e.AllowN(t, 1, large, other)
+		require.False(t, r.Allowed)
+		e.RequireDuration(t, time.Hour, r.RetryAfter)
+		require.NoError(t, e.Limiter.Refund(ctx, "k", 1, large))
+		e.Denied(t, 1, time.Hour, large)
+		e.Advance(time.Hour)
+		require.True(t, e.AllowN(t, 1, large, other).Allowed)
+	})
+}
+
+// TestBlockNeedsTokensToDeny: its error says what a policy without them lacks.
+func TestBlockNeedsTokensToDeny(t *testing.T) {
+	t.Parallel()
+	l := testkit.NewLocal(t)
+	for limit, want := range map[ginlimit.Limit]string{
+		ginlimit.InFlight(3): "there are only requests in flight; give the policy a rate too",
+		ginlimit.Unlimited(): "unlimited is never counted, so it has no bucket to block",
+	} {
+		err := testkit.NewPolicy(t, l, limit.String(), limit).Block(t.Context(), "alice", time.Hour)
+		require.ErrorIs(t, err, ginlimit.ErrInvalidArgument)
+		require.ErrorContains(t, err, want)
+	}
+}
+
+// Guarantee 7, of this process: invented clients, of whom there are more than there is room for,
+// are not all remembered.
+func TestLocalMemoryIsBounded(t *testing.T) { // not parallel: it measures the heap
+	limiter := testkit.WithoutRedis(t)
+	limit := ginlimit.PerDay(5)
+	const room = 32_768 // buckets; internal/memory holds the number that is documented
+	testkit.SetLocalBuckets(limiter.Limiter, room)
+	const banned, invented = 64, room * 9 / 8
+	for i := range banned {
+		testkit.RequireMade(t, limiter.Block(t.Context(), fmt.Sprint("banned ", i), 100*24*time.Hour, limit))
+	}
+	before := testkit.HeapInUse()
+	for i := range invented {
+		if _, err := limiter.Allow(t.Context(), fmt.Sprint("client ", i), limit); err != nil {
+			t.Fatal(err)
+		}
+	}
+	perBucket := float64(testkit.HeapInUse()-before) / room
+	t.Logf("%.0f bytes for each of %d buckets", perBucket, room)
+	require.Less(t, perBucket, 400.0)
+	kept := limiter.Stats().LocalBuckets
+	require.LessOrEqual(t, kept, room)
+	require.GreaterOrEqual(t, kept, room*9/10)
+	for i := range banned {
+		r := testkit.Must(limiter.Peek(t.Context(), fmt.Sprint("banned ", i), limit))
+		require.False(t, r.Allowed, "what takes longest to be full is forgotten last")
+	}
 }

@@ -2,6 +2,8 @@ package limits_test
 
 import (
 	"context"
+	"fmt"
+	"math"
 	"testing"
 	"time"
 
@@ -214,4 +216,129 @@ func TestOfTwoDefaultsOneStays(t *testing.T) {
 		}
 		require.Equal(t, ginlimit.CauseShare, r.Cause)
 	})
+}
+
+// Which policies have leases, and how much of their bursts is kept for these.
+
+var (
+	quotaOfDay    = ginlimit.PerCalendar(1000, ginlimit.CalendarDay(nil))
+	fixedMinute   = ginlimit.PerMinute(1000).WithAlgorithm(ginlimit.FixedWindow)
+	slidingMinute = fixedMinute.WithAlgorithm(ginlimit.SlidingWindow)
+)
+
+// TestAnyFloorKeepsTheSameRoom: a derived policy may leave any floor above what leases keep.
+func TestAnyFloorKeepsTheSameRoom(t *testing.T) {
+	rdb, _ := testkit.NewMiniredis(t)
+	p := testkit.NewPolicy(t, testkit.NewLimiter(t, rdb), "api", ginlimit.PerSecond(500),
+		ginlimit.WithLease(200*time.Millisecond))
+	for floor, ok := range map[int]bool{0: true, 1: true, 299: true, 300: false, 400: false, 499: false} {
+		_, err := p.With(ginlimit.WithFloor(floor))
+		if require.Equal(t, ok, err == nil, floor); !ok {
+			require.ErrorContains(t, err, fmt.Sprintf("WithFloor(%d) leaves nothing of 500/s, "+
+				"of whose burst WithLease keeps a part: make either smaller", floor))
+		}
+	}
+}
+
+// TestRoomForLeases is taken of the burst of policies that may have leases, and of no other.
+func TestRoomForLeases(t *testing.T) {
+	short := 200 * time.Millisecond
+	for name, row := range map[string]struct {
+		limits []ginlimit.Limit
+		lease  time.Duration
+		atOnce int
+	}{
+		"no lease":                    {[]ginlimit.Limit{ginlimit.PerSecond(500)}, 0, 500},
+		"what flows back in it":       {[]ginlimit.Limit{ginlimit.PerSecond(500)}, short, 300},
+		"at most half of the burst":   {[]ginlimit.Limit{ginlimit.PerSecond(500)}, time.Hour, 250},
+		"a small burst":               {[]ginlimit.Limit{ginlimit.PerSecond(500).WithBurst(11)}, time.Second, 11},
+		"too small a burst":           {[]ginlimit.Limit{ginlimit.PerSecond(500).WithBurst(7)}, time.Second, 7},
+		"too slow":                    {[]ginlimit.Limit{ginlimit.PerSecond(5)}, short, 5},
+		"too slow, of a large burst":  {[]ginlimit.Limit{ginlimit.PerSecond(5).WithBurst(1000)}, short, 1000},
+		"the fastest":                 {[]ginlimit.Limit{ginlimit.PerSecond(500), ginlimit.PerMinute(6000)}, short, 300},
+		"beside a slow one":           {[]ginlimit.Limit{ginlimit.PerSecond(500), ginlimit.PerHour(6000)}, short, 300},
+		"one has too small a burst":   {[]ginlimit.Limit{ginlimit.PerSecond(50), ginlimit.PerDay(10).WithBurst(7)}, short, 7},
+		"a window":                    {[]ginlimit.Limit{fixedMinute}, short, 1000},
+		"a quota":                     {[]ginlimit.Limit{quotaOfDay}, short, 1000},
+		"beside a window":             {[]ginlimit.Limit{ginlimit.PerSecond(500), fixedMinute}, short, 500},
+		"a sliding window beside one": {[]ginlimit.Limit{slidingMinute, quotaOfDay}, short, 1000},
+	} {
+		t.Run(name, func(t *testing.T) {
+			testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
+				l := testkit.NewLimiter(t, b.Client(t), ginlimit.WithLease(row.lease))
+				require.Equal(t, row.atOnce, testkit.Must(l.AllowUpTo(t.Context(), "at once", 2000, row.limits...)).Granted)
+				require.Equal(t, row.atOnce, testkit.AdmittedNow(t, l, "k", row.limits...), "one by one")
+				require.Equal(t, row.atOnce, testkit.Must(l.Peek(t.Context(), "untouched", row.limits...)).Remaining)
+				require.False(t, testkit.Must(l.AllowN(t.Context(), "untouched", row.atOnce+1, row.limits...)).Allowed)
+			})
+		})
+	}
+}
+
+// TestAnyLeaseAdmitsNoMore: of any limit and any lease, two processes that use it moderately, wait
+// while they hold tokens, and then take all they can, never get more than the burst and what flows
+// back.
+func TestAnyLeaseAdmitsNoMore(t *testing.T) {
+	for i, lease := range []time.Duration{0, 1, time.Millisecond, 20 * time.Millisecond, 1100 * time.Millisecond,
+		24 * time.Hour} {
+		for j, limit := range []ginlimit.Limit{
+			ginlimit.PerSecond(1), ginlimit.PerSecond(100).WithBurst(1), ginlimit.PerSecond(1000).WithBurst(8),
+			ginlimit.PerSecond(2000).WithBurst(30), ginlimit.PerSecond(700), ginlimit.PerDay(1_000_000).WithBurst(40),
+			ginlimit.PerSecond(50_000).WithBurst(100), ginlimit.PerHour(1).WithBurst(50), ginlimit.Per(1, 24*time.Hour),
+			ginlimit.PerSecond(1_000_000_000), ginlimit.PerSecond(1).WithBurst(math.MaxInt32),
+			ginlimit.Per(37, 100*time.Millisecond).WithAlgorithm(ginlimit.FixedWindow),
+		} {
+			if (i+j)%2 != 0 && !testkit.Full() {
+				continue // each lease has half of the limits, and each limit half of the leases
+			}
+			t.Run(fmt.Sprint(lease, " ", limit), func(t *testing.T) {
+				testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
+					leases := ginlimit.WithLease(lease)
+					all := []*testkit.Limiter{b.Limiter(t, leases), b.Limiter(t, leases)}
+					admitted := newAdmissions(limit)
+					take := func(i, n int) {
+						r := testkit.Must(all[i%2].AllowUpTo(t.Context(), "k", n, limit))
+						admitted.add(t, r.Granted)
+					}
+					for i := range 1 + testkit.Steps(4) {
+						for j := range 20 {
+							take(j/3, 1)
+							b.Advance(time.Duration(j%3) * time.Millisecond)
+						}
+						b.Advance(min(lease/2, 200*time.Millisecond).Truncate(time.Millisecond))
+						for j := range 25 {
+							take(i+j%2, 1)
+							take(i+j%2, 20)
+						}
+					}
+				})
+			})
+		}
+	}
+}
+
+// admissions are the tokens that were admitted under a limit.
+type admissions struct {
+	limit  ginlimit.Limit
+	level  float64 // of a bucket that has them all
+	last   time.Time
+	window time.Time // when the window began
+}
+
+func newAdmissions(limit ginlimit.Limit) *admissions {
+	return &admissions{limit: limit, last: time.Now()}
+}
+
+// add admits tokens now, and requires that the limit allows them.
+func (a *admissions) add(t *testing.T, n int) {
+	t.Helper()
+	now := time.Now()
+	if a.limit.Algorithm != ginlimit.FixedWindow {
+		a.level = max(0, a.level-float64(now.Sub(a.last))*float64(a.limit.Rate)/float64(a.limit.Period))
+	} else if n > 0 && now.Sub(a.window) >= a.limit.Period {
+		a.level, a.window = 0, now
+	}
+	a.last = now
+	a.level += float64(n)
+	require.LessOrEqual(t, a.level, float64(testkit.Burst(a.limit))+1e-6)
 }

@@ -3,6 +3,7 @@
 package limits_test
 
 import (
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -119,4 +120,63 @@ func TestInvalidationOvertakesAQuestion(t *testing.T) {
 	require.Equal(t, ginlimit.PerMinute(4), limit)
 	limit = testkit.Must(testkit.LimitOf(testkit.NewPlans(t, rdb, s), t.Context(), "three"))
 	require.Equal(t, ginlimit.PerMinute(4), limit, "in other processes too")
+}
+
+// untilChecked waits until a process reads in Redis again what it knows of plans.
+func untilChecked() { <-time.After(time.Second) }
+
+// TestPlansOnACluster stores and invalidates plans on several nodes, each of which loses the script.
+func TestPlansOnACluster(t *testing.T) {
+	t.Parallel()
+	addrs := testkit.StartCluster(t, 3)
+	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs})
+	defer rdb.Close()
+	s := testkit.NewSource()
+	for round := range 3 {
+		for i := range 20 {
+			client := fmt.Sprint("client {", i)
+			s.Set(client, ginlimit.PerMinute(round+1), nil)
+			require.NoError(t, testkit.NewPlans(t, rdb, s).Invalidate(t.Context(), client))
+			for range 2 {
+				has(t, testkit.NewPlans(t, rdb, s), client, round+1)
+			}
+			require.EqualValues(t, 20*round+i+1, s.Asked.Load(), "Redis has the plan")
+		}
+		for _, addr := range addrs {
+			require.NoError(t, testkit.Connect(t, addr).ScriptFlush(t.Context()).Err())
+		}
+	}
+}
+
+// TestPlansWhileTheirSlotMigrates: Redis stores no plan then, as that takes two keys, and the
+// source is not asked again and again for that.
+func TestPlansWhileTheirSlotMigrates(t *testing.T) {
+	t.Parallel()
+	m := testkit.StartMigration(t)
+	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: m.Addrs})
+	defer rdb.Close()
+	s := testkit.NewSource()
+	plans := testkit.NewPlans(t, rdb, s)
+	var clients []string
+	for i := range 4 {
+		client := fmt.Sprint("client ", i)
+		s.Plans[client] = ginlimit.PerMinute(7)
+		if m.Begin(t, "ginlimit:plan:{plans|"+client+"}") {
+			clients = append(clients, client)
+		}
+	}
+	require.NotEmpty(t, clients)
+	for range 4 {
+		for _, client := range clients {
+			has(t, plans, client, 7)
+		}
+		untilChecked()
+	}
+	require.EqualValues(t, len(clients), s.Asked.Load())
+	for i, client := range clients {
+		s.Plans[client] = ginlimit.PerMinute(8)
+		require.NoError(t, plans.Invalidate(t.Context(), client))
+		has(t, plans, client, 8)
+		require.EqualValues(t, len(clients)+i+1, s.Asked.Load())
+	}
 }

@@ -1,9 +1,18 @@
 package limits_test
 
 import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/gin-gonic/gin"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
@@ -99,4 +108,244 @@ func resetHealsShares(t *testing.T, rdb *redis.Client) {
 			}
 		}
 	}
+}
+
+// TestARefundThatFailsChangesNothing: a value that is no record stands where the second limit's
+// record would, and none of the limits is changed. A Reset removes it.
+func TestARefundThatFailsChangesNothing(t *testing.T) {
+	t.Parallel()
+	rdb, _ := testkit.NewMiniredis(t)
+	p := testkit.NewPolicy(t, testkit.NewLimiter(t, rdb), "api", ginlimit.PerMinute(10), ginlimit.PerHour(20))
+	r := testkit.Must(p.AllowN(t.Context(), "alice", 7))
+	require.Equal(t, 3, r.Remaining)
+	require.NoError(t, rdb.RPush(t.Context(), "ginlimit:{api|alice}:h:back", "x").Err())
+	require.ErrorIs(t, p.Refund(t.Context(), "alice", 2), ginlimit.ErrUnavailable)
+	r = testkit.Must(p.Peek(t.Context(), "alice"))
+	require.Equal(t, 3, r.Remaining)
+	require.NoError(t, p.Reset(t.Context(), "alice"))
+	r = testkit.Must(p.Peek(t.Context(), "alice"))
+	require.Equal(t, 10, r.Remaining)
+}
+
+// TestReturnedTokensEqualModel settles some of many reservations, in any order, while others take, and Refunds and
+// Blocks come in between.
+func TestReturnedTokensEqualModel(t *testing.T) {
+	t.Parallel()
+	for _, a := range testkit.WindowAlgorithms {
+		for seed := range uint64(4) {
+			t.Run(fmt.Sprintf("%s, seed %d, miniredis", a, seed), func(t *testing.T) {
+				t.Parallel()
+				followReturns(t, testkit.MiniredisEngine(t, a), seed, testkit.Steps(400))
+			})
+			t.Run(fmt.Sprintf("%s, seed %d, local", a, seed), func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) { followReturns(t, testkit.LocalEngine(t, a), seed, testkit.Steps(8000)) })
+			})
+		}
+	}
+}
+
+// taker takes tokens by requests that go on until their tokens are given back, or until the test ends.
+type taker struct {
+	algorithm ginlimit.Algorithm
+	open      sync.WaitGroup
+	ended     chan struct{} // closed at the end of the test
+	router    http.Handler
+}
+
+func newTaker(t *testing.T, e testkit.Engine) *taker {
+	k := &taker{algorithm: e.Algorithm, ended: make(chan struct{})}
+	k.serve(e.Limiter)
+	t.Cleanup(func() {
+		close(k.ended)
+		k.open.Wait()
+	})
+	return k
+}
+
+// clientOfTaker is the key under which a taker counts a client, for the methods of its limiter.
+func clientOfTaker(client string) string { return ginlimit.Key("taken", client) }
+
+// takenRequest is what a request of a taker has: its cost, where its result goes, and when it ends.
+type takenRequest struct {
+	client string
+	n      int
+	result chan ginlimit.Result
+	back   chan struct{} // closed if the tokens are given back
+}
+
+type takenKey struct{}
+
+func requestOf(c *gin.Context) *takenRequest {
+	return c.Request.Context().Value(takenKey{}).(*takenRequest)
+}
+
+// serve makes the handler, which finds the limits in a request's context.
+func (k *taker) serve(l *testkit.Limiter) {
+	r := gin.New()
+	_ = r.SetTrustedProxies(nil)
+	r.GET("/", l.Handler("taken", testkit.LimitsOfContext(),
+		ginlimit.WithKey(func(c *gin.Context) (string, error) { return requestOf(c).client, nil }),
+		ginlimit.WithCost(func(c *gin.Context) int { return requestOf(c).n }),
+		ginlimit.WithRefund(func(c *gin.Context) bool {
+			select {
+			case <-requestOf(c).back:
+				return true
+			default:
+				return false
+			}
+		}),
+		ginlimit.WithDeniedHandler(func(c *gin.Context, r ginlimit.Result) { requestOf(c).result <- r }),
+		ginlimit.WithErrorHandler(func(c *gin.Context, err error) { panic(err) }),
+	), func(c *gin.Context) {
+		r, _ := ginlimit.FromContext(c)
+		requestOf(c).result <- r
+		select {
+		case <-requestOf(c).back:
+		case <-k.ended:
+		}
+	})
+	k.router = r
+}
+
+// take takes n tokens, and returns how they are given back.
+func (k *taker) take(client string, n int, limits ...ginlimit.Limit) (ginlimit.Result, func()) {
+	request := &takenRequest{client: client, n: n, result: make(chan ginlimit.Result, 1), back: make(chan struct{})}
+	limits = slices.Clone(limits)
+	for i := range limits {
+		limits[i].Algorithm = k.algorithm
+	}
+	done := make(chan struct{})
+	k.open.Go(func() {
+		defer close(done)
+		req := httptest.NewRequest(http.MethodGet, "/", nil)
+		ctx := context.WithValue(testkit.WithLimits(req.Context(), limits...), takenKey{}, request)
+		k.router.ServeHTTP(httptest.NewRecorder(), req.WithContext(ctx))
+	})
+	result := <-request.result
+	return result, func() {
+		close(request.back)
+		<-done
+	}
+}
+
+// returnable is a reservation whose tokens may be given back.
+type returnable struct {
+	*ginlimit.Reservation
+	n     int64
+	back  func(n int64) // in the model
+	until int64
+}
+
+func followReturns(t *testing.T, e testkit.Engine, seed uint64, steps int) {
+	r, m := rand.New(rand.NewPCG(seed, 1)), testkit.NewWindowModel(e.Algorithm)
+	sets := [][]ginlimit.Limit{
+		{ginlimit.PerSecond(7)}, {ginlimit.PerMinute(40)}, {ginlimit.PerMinute(3), ginlimit.PerHour(60)},
+		{{Rate: 9, Period: 200 * time.Millisecond}},
+	}
+	if e.Frozen { // but time of this process goes on, by which a receipt of a short window ends
+		sets[0], sets[3] = []ginlimit.Limit{{Rate: 7, Period: 10 * time.Second}},
+			[]ginlimit.Limit{{Rate: 9, Period: 20 * time.Second}}
+	}
+	var taken []returnable
+	pass := func(d time.Duration) { e.Advance(d); m.Advance(d) }
+	returned := 0
+	for i := range steps {
+		limits := sets[r.IntN(len(sets))]
+		l := limits[0]
+		key := l.String()
+		if r.IntN(3) > 0 {
+			pass(time.Duration(r.Int64N(int64(l.Period)/int64(l.Rate) + 1)).Truncate(time.Millisecond))
+		}
+		taken = slices.DeleteFunc(taken, func(c returnable) bool { return c.until <= m.Now })
+		switch kind := r.IntN(10); {
+		case kind == 0:
+			d := time.Duration(1 + r.Int64N(int64(l.Period)/4))
+			require.NoError(t, e.Limiter.Block(t.Context(), key, d, limits...))
+			m.Block(key, d, limits)
+		case kind == 1: // of all: of less, nobody knows whose tokens they are
+			require.NoError(t, e.Limiter.Refund(t.Context(), key, 100, limits...))
+			m.Refund(key, 100, limits)
+		case kind < 5 && len(taken) > 0:
+			j := r.IntN(len(taken))
+			actual := max(0, r.Int64N(taken[j].n+2)-2)
+			require.NoError(t, taken[j].Settle(t.Context(), int(actual)))
+			taken[j].back(taken[j].n - actual)
+			taken = slices.Delete(taken, j, j+1)
+			returned++
+		default:
+			n := 1 + r.Int64N(3)
+			reserved := testkit.Must(e.Limiter.Reserve(t.Context(), key, int(n), limits...))
+			got, want := reserved.Result(), m.Take(key, n, n, limits)
+			want.Name, got.Source = got.Name, 0
+			require.Equal(t, want, got, "seed %d, step %d", seed, i)
+			if got.Granted > 0 {
+				taken = append(taken, returnable{reserved, n, m.Returns(key, limits), m.Now + l.Period.Milliseconds()})
+			}
+		}
+		peek := testkit.Must(e.Limiter.Peek(t.Context(), key, limits...))
+		peek.Source = 0
+		want := m.Take(key, 0, 1, limits)
+		want.Name = peek.Name
+		require.Equal(t, want, peek, "seed %d, step %d", seed, i)
+	}
+	require.Greater(t, returned, steps/10)
+}
+
+// TestAReturnFindsItsTokens among those that others have taken before and since. With very many on both sides
+// Redis gives back the oldest, so that no script takes long.
+func TestAReturnFindsItsTokens(t *testing.T) {
+	for _, row := range []struct{ earlier, later int }{
+		{0, 1}, {1, 1100}, {501, 500}, {501, 501},
+	} {
+		t.Run(fmt.Sprint(row.earlier, row.later), func(t *testing.T) {
+			testkit.OnEveryEngineOf(t, ginlimit.SlidingWindow, func(t *testing.T, e testkit.Engine) {
+				limit, takes := ginlimit.PerHour(100_000), newTaker(t, e)
+				key := clientOfTaker("k")
+				others := func(n int) {
+					for range n {
+						testkit.Must(e.Limiter.AllowN(t.Context(), key, 2, limit))
+						e.Advance(time.Millisecond)
+					}
+				}
+				left := func() int {
+					r := testkit.Must(e.Limiter.Peek(t.Context(), key, limit))
+					return 100_000 - r.Remaining
+				}
+				others(row.earlier)
+				_, back := takes.take("k", 501, limit)
+				_, part := takes.take("k", 2, limit) // perhaps in the same millisecond
+				e.Advance(time.Millisecond)
+				others(row.later)
+				taken := 2 * (row.earlier + row.later)
+				require.Equal(t, taken+503, left())
+				back()
+				require.Equal(t, taken+2, left())
+				part()
+				require.Equal(t, taken, left())
+				others(1)
+				require.Equal(t, taken+2, left())
+			})
+		})
+	}
+}
+
+// TestNothingIsReturnedThatMayHaveLeft: a window of a few milliseconds may have ended, and another one begun, before
+// Redis gives back.
+func TestNothingIsReturnedThatMayHaveLeft(t *testing.T) {
+	testkit.OnEveryWindow(t, func(t *testing.T, e testkit.Engine) {
+		if e.Rdb == nil {
+			return // the process knows
+		}
+		limit := ginlimit.Limit{Rate: 3, Period: 20 * time.Millisecond}
+		key, takes := clientOfTaker("k"), newTaker(t, e)
+		_, back := takes.take("k", 1, limit)
+		e.Advance(limit.Period)
+		takes.take("k", 1, limit)
+		before := e.Found(t, key, limit)
+		back()
+		if e.Frozen {
+			require.Equal(t, before, e.Found(t, key, limit))
+		}
+	})
 }

@@ -1,10 +1,13 @@
 package limits_test
 
 import (
+	"context"
+	"fmt"
 	"math"
 	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/gin-gonic/gin"
@@ -165,5 +168,207 @@ func TestASmallBurstIsLoggedOnce(t *testing.T) {
 		require.NotContains(t, log.String(), "name=costly", "nobody else is busy")
 		require.Equal(t, ginlimit.CauseRate, testkit.Must(costly.Share("b", 1).AllowN(t.Context(), "k", 20)).Cause)
 		require.Regexp(t, `name=costly limit=64/h burst=64 want=324`, log.String())
+	})
+}
+
+// What others do to a shared bucket, and what is left of its keys.
+
+// TestARaisedRateLeavesASharedBucketToItsTenants: the bucket lacks more tokens by the new rate than the
+// tenants have taken.
+func TestARaisedRateLeavesASharedBucketToItsTenants(t *testing.T) {
+	t.Parallel()
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		for place, l := range map[string]*testkit.Limiter{
+			"Redis": testkit.NewLimiter(t, b.Redis, ginlimit.WithDenyCache(0)), "process": testkit.NewLocal(t),
+		} {
+			p := testkit.NewPolicy(t, l, "p", testkit.LimitsOfContext(), ginlimit.WithShares(unusedTenant))
+			before := testkit.WithLimits(t.Context(), ginlimit.PerMinute(60).WithBurst(1000))
+			after := testkit.WithLimits(t.Context(), ginlimit.PerMinute(600).WithBurst(1000))
+			for _, row := range []struct {
+				ctx      context.Context
+				tenant   string
+				n, wants int
+			}{{before, "a", 40, 40}, {after, "b", 300, 300}, {after, "b", 1, 0}, {before, "c", 2, 2}, {after, "c", 1, 1}} {
+				r := testkit.Must(p.Share(row.tenant, 1).AllowUpTo(row.ctx, "k", row.n))
+				require.Equal(t, row.wants, r.Granted, "%s: %+v", place, r)
+			}
+		}
+	})
+}
+
+// TestTenantsUnderTwoBursts: what a tenant holds is known for as long as the bucket lacks it, whatever the burst
+// was when it was taken.
+func TestTenantsUnderTwoBursts(t *testing.T) {
+	t.Parallel()
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		for place, l := range map[string]*testkit.Limiter{
+			"Redis": testkit.NewLimiter(t, b.Redis, ginlimit.WithDenyCache(0)), "process": testkit.NewLocal(t),
+		} {
+			p := testkit.NewPolicy(t, l, "p", testkit.LimitsOfContext(), ginlimit.WithShares(unusedTenant)).Share("a", 1)
+			small := testkit.WithLimits(t.Context(), ginlimit.PerSecond(100))
+			large := testkit.WithLimits(t.Context(), ginlimit.PerSecond(100).WithBurst(10_000))
+			for _, row := range []struct {
+				ctx        context.Context
+				n, granted int
+			}{{small, 1, 1}, {large, 10_000, 4999}, {large, 1, 0}} {
+				require.Equal(t, row.granted, testkit.Must(p.AllowUpTo(row.ctx, "k", row.n)).Granted, place)
+			}
+			time.Sleep(2 * time.Second)
+			b.Mini.SetTime(time.Now())
+			r := testkit.Must(p.Peek(large, "k"))
+			require.Equal(t, 200, r.Remaining, "%s: it holds 4,800, and 5,200 are free", place)
+		}
+	})
+}
+
+// TestWhatTenantsHoldOutlivesTheBucket, whatever is asked: else a tenant would be forgotten.
+func TestWhatTenantsHoldOutlivesTheBucket(t *testing.T) {
+	t.Parallel()
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		p := testkit.NewPolicy(t, testkit.NewLimiter(t, b.Redis, ginlimit.WithDenyCache(0)), "p",
+			ginlimit.PerSecond(1).WithBurst(300), ginlimit.WithShares(unusedTenant))
+		testkit.Must(p.Share("large", 1).AllowN(t.Context(), "k", 100))
+		for i := range 40 {
+			testkit.Must(p.Share(fmt.Sprint(i), 1).AllowN(t.Context(), "k", 1))
+		}
+		for i := range 90 {
+			time.Sleep(time.Second)
+			b.Mini.SetTime(time.Now())
+			testkit.Must(p.Share("large", 1).Peek(t.Context(), "k"))
+			if i%3 == 0 {
+				testkit.Must(p.Share(fmt.Sprint("late ", i), 1).AllowN(t.Context(), "k", 1+i%2))
+			}
+			bucket := b.Mini.TTL("ginlimit:{p|k}:s")
+			for _, key := range b.Mini.Keys() {
+				require.GreaterOrEqual(t, b.Mini.TTL(key), bucket, key)
+			}
+		}
+		r := testkit.Must(p.Share("large", 1).Peek(t.Context(), "k"))
+		require.Less(t, r.Remaining, 100, "it holds more than 50")
+		require.Greater(t, r.Remaining, 50)
+	})
+}
+
+// sharedLimits are those that traces of tenants run under.
+var sharedLimits = []ginlimit.Limit{
+	ginlimit.PerSecond(100).WithBurst(50),
+	ginlimit.PerSecond(10),
+	ginlimit.PerMinute(7).WithBurst(40),
+	{Rate: 13, Period: 7 * time.Millisecond, Burst: 25},
+	{Rate: 17, Period: time.Hour, Burst: 1000},
+	ginlimit.PerSecond(3).WithBurst(2),
+	ginlimit.PerMinute(100).WithBurst(60),
+	ginlimit.PerHour(9000).WithBurst(500),
+}
+
+// unusedTenant is the function of policies whose methods alone are tested.
+func unusedTenant(*gin.Context) (string, int) { return "unused", 1 }
+
+// tenantTrace is one of the traces of tenants.
+type tenantTrace struct {
+	name  string
+	limit ginlimit.Limit
+	most  int64 // weight
+	floor int
+}
+
+func (c *tenantTrace) policy(t testing.TB, l *testkit.Limiter) *ginlimit.Policy {
+	return testkit.NewPolicy(t, l, "shared", c.limit, ginlimit.WithShares(unusedTenant), ginlimit.WithFloor(c.floor))
+}
+
+func (c *tenantTrace) model() *testkit.TenantsModel { return testkit.NewTenantsModel(int64(c.floor)) }
+
+// tenantTraces are all traces of tenants, each with a seed.
+func tenantTraces() (all []tenantTrace) {
+	for i, limit := range sharedLimits {
+		for _, most := range []int64{1, 10, 1000} {
+			c := tenantTrace{limit: limit, most: most}
+			if i%2 == 1 {
+				c.floor = int(testkit.Burst(limit) / 4)
+			}
+			c.name = fmt.Sprintf("%v, weights up to %d, floor %d", limit, most, c.floor)
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
+const tenantSteps = 3000
+
+func TestTenantsEqualTheModelInProcess(t *testing.T) {
+	t.Parallel()
+	for seed, c := range tenantTraces() {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				p, m := c.policy(t, testkit.NewLocal(t)), c.model()
+				for i, s := range testkit.TenantTrace(uint64(seed), testkit.Steps(tenantSteps), c.limit, c.most) {
+					time.Sleep(s.Wait) // the bubble's clock
+					m.Advance(s.Wait)
+					got := testkit.Must(s.Apply(t.Context(), p, "k"))
+					if err := s.Check(m, "k", 0, c.limit, got); err != nil {
+						require.Failf(t, "differs", "seed %d, step %d, %s: %s\ngot %+v", seed, i, s, err, got)
+					}
+				}
+			})
+		})
+	}
+}
+
+// TestTenantsEqualTheModelOnMiniredis has Redis and the process go by one clock.
+func TestTenantsEqualTheModelOnMiniredis(t *testing.T) {
+	t.Parallel()
+	if !testkit.Has64Bits {
+		t.Skip("miniredis reads an expiry as an int")
+	}
+	for seed, c := range tenantTraces() {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+				p, m := c.policy(t, testkit.NewLimiter(t, b.Redis, ginlimit.WithDenyCache(0))), c.model()
+				steps := testkit.Steps(tenantSteps) / testkit.TraceShare
+				for i, s := range testkit.TenantTrace(uint64(seed), steps, c.limit, c.most) {
+					time.Sleep(s.Wait)
+					b.Mini.SetTime(time.Now())
+					m.Advance(s.Wait)
+					got := testkit.Must(s.Apply(t.Context(), p, "k"))
+					if err := s.Check(m, "k", 0, c.limit, got); err != nil {
+						require.Failf(t, "differs", "seed %d, step %d, %s: %s\ngot %+v", seed, i, s, err, got)
+					}
+				}
+			})
+		})
+	}
+}
+
+// TestSharesSurviveWhatOthersDoToTheirKeys: a process whose policy has no shares charges the same bucket, and Redis
+// evicts a key. Then it may be wrong who holds what, but calls are answered, and the bucket is exact.
+func TestSharesSurviveWhatOthersDoToTheirKeys(t *testing.T) {
+	t.Parallel()
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		l := testkit.NewLimiter(t, b.Redis, ginlimit.WithDenyCache(0))
+		limit := ginlimit.PerMinute(60).WithBurst(1000)
+		shared := testkit.NewPolicy(t, l, "p", limit, ginlimit.WithShares(unusedTenant))
+		plain := testkit.NewPolicy(t, testkit.NewLimiter(t, b.Connect(t)), "p", limit)
+		taken := 0
+		take := func(p *ginlimit.Policy, n int) {
+			r := testkit.Must(p.AllowN(t.Context(), "k", n))
+			if r.Allowed {
+				taken += n
+			}
+		}
+		for i := range 40 {
+			take(shared.Share("a", 1+i%3), 1)
+			take(plain, 1+3*(i%20))
+			take(shared.Share("b", 1), 1+i)
+			for _, evicted := range []string{"ginlimit:{p|k}:m:tenants", "ginlimit:{p|k}:m:tenants:held"} {
+				if i%10 > 5 {
+					b.Mini.Del(evicted)
+				}
+				take(shared.Share("c", 2), 2)
+			}
+			require.Equal(t, 1000-taken, testkit.Must(plain.Peek(t.Context(), "k")).Remaining)
+		}
+		require.Greater(t, taken, 500)
 	})
 }

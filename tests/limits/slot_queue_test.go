@@ -2,8 +2,10 @@ package limits_test
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -125,5 +127,127 @@ func TestWhoWaitsForNoSlot(t *testing.T) {
 		require.Zero(t, time.Since(start))
 		holds.Release()
 		synctest.Wait()
+	})
+}
+
+// demand has callers of each process ask for slots again and again, and returns how long they waited in each.
+func demand(t *testing.T, processes []*testkit.Limiter, slots int, work, lasts time.Duration) [][]time.Duration {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), lasts)
+	defer cancel()
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	waits := make([][]time.Duration, len(processes))
+	for i, l := range processes {
+		p := testkit.NewPolicy(t, l, fmt.Sprint(slots, " slots"), ginlimit.InFlight(slots),
+			ginlimit.WithQueue(100, time.Minute))
+		for range 6 {
+			all.Go(func() {
+				for ctx.Err() == nil {
+					start := time.Now()
+					slot, err := p.Reserve(ctx, "alice", 1)
+					if ctx.Err() != nil {
+						slot.Release()
+						return
+					}
+					assert.NoError(t, err)
+					assert.True(t, slot.Result().Allowed)
+					mu.Lock()
+					waits[i] = append(waits[i], time.Since(start))
+					mu.Unlock()
+					time.Sleep(work)
+					slot.Release()
+				}
+			})
+		}
+	}
+	all.Wait()
+	return waits
+}
+
+// requireFair requires that all processes were served about as often, and that the largest p99 of the waits is less
+// than a multiple of the smallest.
+func requireFair(t *testing.T, waits [][]time.Duration, times int) {
+	t.Helper()
+	var served []int
+	var p99 []time.Duration
+	for _, own := range waits {
+		require.NotEmpty(t, own)
+		slices.Sort(own)
+		served, p99 = append(served, len(own)), append(p99, own[len(own)*99/100])
+	}
+	t.Logf("served %d, p99 of the waits %s", served, p99)
+	require.Less(t, slices.Max(p99), time.Duration(times)*slices.Min(p99))
+	require.Less(t, slices.Max(served), (times+1)*slices.Min(served))
+}
+
+// TestNoProcessStarvesAnother: four processes of equal demand wait equally for slots.
+func TestNoProcessStarvesAnother(t *testing.T) {
+	t.Parallel()
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		var processes []*testkit.Limiter
+		for range 4 {
+			processes = append(processes, testkit.NewLimiter(t, b.Connect(t)))
+		}
+		const lasts = 20 * time.Second // of fewer waits the p99 is left to chance
+		for slots, work := range map[int]time.Duration{1: 5 * time.Millisecond, 8: 47 * time.Millisecond} {
+			waits := demand(t, processes, slots, work, lasts)
+			requireFair(t, waits, 3) // whoever starves waits many times as long
+			all := 0
+			for _, own := range waits {
+				all += len(own)
+			}
+			most := float64(slots) * float64(lasts/work)
+			t.Logf("%d slots of %s: %.0f %% of the time in use", slots, work, 100*float64(all)/most)
+		}
+	})
+}
+
+// TestCallersOfOneBatchLeaveASlotToAProcessThatWaits: a process whose callers share a batch gets the slots that are
+// free but for one, as another process has waited for longer. No caller is allowed without a slot.
+func TestCallersOfOneBatchLeaveASlotToAProcessThatWaits(t *testing.T) {
+	t.Parallel()
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		const slots = 3
+		policy := func() *ginlimit.Policy {
+			rdb := b.Connect(t)
+			rdb.AddHook(testkit.EveryCall(func(send func() error) error {
+				time.Sleep(time.Millisecond) // meanwhile others come
+				return send()
+			}))
+			return testkit.NewPolicy(t, testkit.NewLimiter(t, rdb), "api", ginlimit.InFlight(slots),
+				ginlimit.WithQueue(100, time.Second))
+		}
+		holder, waiting, together := policy(), policy(), policy()
+		var held []*ginlimit.Reservation
+		for range slots {
+			slot := testkit.Must(holder.Reserve(t.Context(), "alice", 1))
+			held = append(held, slot)
+		}
+		var mu sync.Mutex
+		var all sync.WaitGroup
+		admitted := 0
+		acquire := func(p *ginlimit.Policy) {
+			all.Go(func() {
+				slot, err := p.Reserve(t.Context(), "alice", 1)
+				assert.NoError(t, err)
+				mu.Lock()
+				defer mu.Unlock()
+				if slot.Result().Allowed { // and it is not released
+					admitted++
+				}
+			})
+		}
+		acquire(waiting)
+		time.Sleep(30 * time.Millisecond)
+		for _, slot := range held {
+			slot.Release()
+		}
+		time.Sleep(5 * time.Millisecond) // Redis knows
+		for range 6 {
+			acquire(together)
+		}
+		all.Wait()
+		require.Equal(t, slots, admitted)
 	})
 }

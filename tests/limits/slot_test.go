@@ -1,6 +1,7 @@
 package limits_test
 
 import (
+	"context"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -152,5 +153,181 @@ func TestPeekKnowsOfAReleaseAtOnce(t *testing.T) {
 		res := testkit.Must(p.Peek(t.Context(), "alice"))
 		require.True(t, res.Allowed)
 		require.Equal(t, 1, res.Remaining)
+	}
+}
+
+// Slots beside each other feature: see docs/reference.md.
+
+// admits acquires a slot of the client "alice".
+func admits(t *testing.T, p *ginlimit.Policy) *ginlimit.Reservation {
+	t.Helper()
+	slot := testkit.Reserve(t, p)
+	require.True(t, slot.Result().Allowed, "%+v", slot.Result())
+	return slot
+}
+
+// denies wants the client "alice" to be denied a slot, by a limit or the slots, and returns for how long.
+func denies(t *testing.T, p *ginlimit.Policy, name string) time.Duration {
+	t.Helper()
+	res := testkit.Reserve(t, p).Result()
+	require.False(t, res.Allowed, "%+v", res)
+	require.Equal(t, name, res.Name)
+	return res.RetryAfter
+}
+
+// TestADenialForWantOfASlotBans, unless there is a queue for slots. A client that is banned takes no slot.
+func TestADenialForWantOfASlotBans(t *testing.T) {
+	t.Parallel()
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
+		p := testkit.NewPolicy(t, b.Limiter, "api", ginlimit.PerMinute(100), ginlimit.InFlight(1),
+			ginlimit.WithBan(time.Minute, time.Minute))
+		queued := testkit.Derive(t, p, ginlimit.WithQueue(1, time.Second))
+		slot := admits(t, queued)
+		require.Equal(t, time.Second, denies(t, queued, "api-c"), "after it has waited")
+		slot.Release()
+		slot = admits(t, p)
+		require.InDelta(t, time.Minute, testkit.Reserve(t, p).Result().RetryAfter, float64(time.Second))
+		slot.Release()
+		for range 2 {
+			res := testkit.Reserve(t, p).Result()
+			require.False(t, res.Allowed)
+			require.InDelta(t, time.Minute, res.RetryAfter, float64(time.Second))
+		}
+		require.Zero(t, b.Limiter.Stats().Slots)
+		time.Sleep(time.Minute)
+		admits(t, p).Release()
+
+		for range 99 { // what the limit denies bans too, and takes no slot
+			admits(t, p).Release()
+		}
+		require.Greater(t, denies(t, p, "api"), 50*time.Second)
+		require.Zero(t, b.Limiter.Stats().Slots)
+		testkit.RequireMade(t, p.Reset(t.Context(), "alice"))
+		admits(t, p).Release()
+	})
+}
+
+// TestSlotsOfAClientWhosePlanChanges: slots are the policy's, whatever plan the client has. A plan
+// without a limit still needs one, and a plan of none takes none.
+func TestSlotsOfAClientWhosePlanChanges(t *testing.T) {
+	t.Parallel()
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
+		plan := []ginlimit.Limit{ginlimit.PerHour(2)}
+		p := testkit.NewPolicy(t, b.Limiter, "api", ginlimit.InFlight(2),
+			ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) { return plan, nil }))
+		one, two := admits(t, p), admits(t, p)
+		for _, other := range [][]ginlimit.Limit{
+			{ginlimit.PerDay(100)}, {ginlimit.PerHour(-1)},
+			{ginlimit.PerMinute(50), ginlimit.PerCalendar(9, ginlimit.CalendarDay(nil))},
+		} {
+			plan = other
+			denies(t, p, "api-c")
+			two.Release()
+			two = admits(t, p)
+			denies(t, p, "api-c")
+		}
+		plan = []ginlimit.Limit{ginlimit.PerHour(0)}
+		require.Negative(t, denies(t, p, "api"))
+		two.Release()
+		require.Negative(t, denies(t, p, "api"))
+		require.Equal(t, 1, b.Limiter.Stats().Slots)
+		plan = []ginlimit.Limit{ginlimit.PerHour(2)}
+		denies(t, p, "api")
+		one.Release()
+		require.Zero(t, b.Limiter.Stats().Slots)
+	})
+}
+
+// TestADenialForWantOfASlotIsNotRemembered, as a slot may be free at any time. One for want of
+// tokens is, and takes no slot.
+func TestADenialForWantOfASlotIsNotRemembered(t *testing.T) {
+	t.Parallel()
+	for name, limit := range map[string]ginlimit.Limit{"with tokens": ginlimit.PerHour(3),
+		"slots alone": ginlimit.Unlimited()} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+				policy := func() (*testkit.Limiter, *ginlimit.Policy) {
+					l := testkit.NewLimiter(t, b.Connect(t), testkit.RemembersDenials())
+					return l, testkit.NewPolicy(t, l, "api", limit, ginlimit.InFlight(1))
+				}
+				l, p := policy()
+				_, other := policy()
+				slot := admits(t, other)
+				for range 3 {
+					res := testkit.Reserve(t, p).Result()
+					require.Equal(t, "api-c", res.Name)
+					require.Equal(t, ginlimit.FromRedis, res.Source)
+				}
+				slot.Release()
+				synctest.Wait() // until Redis knows
+				slot = admits(t, p)
+				denies(t, p, "api-c")
+				slot.Release()
+				slot = admits(t, p)
+				slot.Release()
+				if limit.Rate < 0 {
+					return
+				}
+				for _, source := range []ginlimit.Source{ginlimit.FromRedis, ginlimit.FromCache, ginlimit.FromCache} {
+					res := testkit.Reserve(t, p).Result()
+					require.False(t, res.Allowed)
+					require.Equal(t, "api", res.Name)
+					require.Equal(t, source, res.Source)
+				}
+				require.Zero(t, l.Stats().Slots)
+				require.NoError(t, p.Refund(t.Context(), "alice", 1))
+				admits(t, p).Release()
+			})
+		})
+	}
+}
+
+// TestSlotsInAnOutage: each process has its share, in which what it held before counts. When Redis
+// is back, it counts them all.
+func TestSlotsInAnOutage(t *testing.T) {
+	t.Parallel()
+	for name, failure := range map[string]ginlimit.FailureMode{"local": ginlimit.FailLocal,
+		"open": ginlimit.FailOpen, "closed": ginlimit.FailClosed} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+				opts := []ginlimit.PolicyOption{ginlimit.PerHour(100), ginlimit.InFlight(4)}
+				l := testkit.NewLimiter(t, b.Redis, ginlimit.WithReplicas(2),
+					ginlimit.WithTimeout(50*time.Millisecond), ginlimit.WithFailureMode(failure))
+				p := testkit.NewPolicy(t, l, "api", opts...)
+				other := testkit.NewPolicy(t, testkit.NewLimiter(t, b.Connect(t)), "api", opts...)
+				held := []*ginlimit.Reservation{admits(t, p)}
+				b.Late.Store(true)
+				switch failure {
+				case ginlimit.FailLocal:
+					held = append(held, admits(t, p))
+					require.Equal(t, ginlimit.FromLocal, held[1].Result().Source)
+					denies(t, p, "api-c")
+				case ginlimit.FailOpen:
+					for range 9 {
+						held = append(held, admits(t, p))
+					}
+				case ginlimit.FailClosed:
+					require.ErrorIs(t, testkit.Err(p.Reserve(t.Context(), "alice", 1)), ginlimit.ErrUnavailable)
+				}
+				require.Equal(t, len(held), l.Stats().Slots)
+				time.Sleep(3 * time.Second)
+				b.Late.Store(false)
+				time.Sleep(3 * time.Second)
+				peek := testkit.Must(other.Peek(t.Context(), "alice"))
+				require.Equal(t, len(held) < 4, peek.Allowed)
+				for range max(0, 4-len(held)) {
+					admits(t, other)
+				}
+				denies(t, other, "api-c")
+				for _, slot := range held {
+					slot.Release()
+				}
+				time.Sleep(time.Second)
+				require.Zero(t, l.Stats().Slots)
+				admits(t, p).Release()
+			})
+		})
 	}
 }

@@ -3,10 +3,13 @@
 package limits_test
 
 import (
+	"fmt"
 	"math/big"
+	"slices"
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
@@ -63,4 +66,157 @@ func TestTraceEqualsModelOnRedis(t *testing.T) {
 		require.Containsf(t, wants, got, "seed %d, step %d, %s", uint64(seed), i, s)
 	}
 	require.Greater(t, checked, length/10)
+}
+
+// TestWindowTraceEqualsModelOnRedis gives the model what is in Redis before each step; the step may then
+// come any of the milliseconds later that have passed.
+func TestWindowTraceEqualsModelOnRedis(t *testing.T) {
+	t.Parallel()
+	const seed, length = 101, 2000
+	for _, a := range testkit.WindowAlgorithms {
+		t.Run(a.String(), func(t *testing.T) {
+			t.Parallel()
+			checked, e := 0, testkit.RedisEngine(t, a)
+			steps := testkit.WindowTrace(seed, length/2)
+			for i, s := range append(steps, testkit.WindowTrace(seed+1, length/2)...) {
+				if s.Wait > 10*time.Millisecond {
+					e.Advance(s.Wait)
+				}
+				start := time.Now()
+				before := map[string]testkit.ModelWindow{}
+				for _, l := range s.Limits {
+					before[s.Key+" "+l.Period.String()] = *e.Found(t, s.Key, l)
+				}
+				got, err := s.Apply(t.Context(), e.Limiter)
+				passed := time.Since(start).Milliseconds() + 1
+				require.NoError(t, err)
+				got.Source = 0
+				if passed > 10 {
+					continue // the machine was busy: too many choices
+				}
+				checked++
+				var wants []ginlimit.Result
+				m := testkit.NewWindowModel(a)
+				var choose func(periods []ginlimit.Limit)
+				choose = func(rest []ginlimit.Limit) { // each window may be looked at in another millisecond
+					if len(rest) > 0 {
+						id := s.Key + " " + rest[0].Period.String()
+						for at := range passed + 1 {
+							w := before[id]
+							w.At = at
+							m.Windows[id] = &w
+							choose(rest[1:])
+						}
+						return
+					}
+					copied := testkit.NewWindowModel(a)
+					for id, w := range m.Windows {
+						same := *w
+						same.Taken = slices.Clone(w.Taken)
+						copied.Windows[id] = &same
+					}
+					wants = append(wants, s.Expect(copied))
+				}
+				choose(s.Limits)
+				require.Containsf(t, wants, got, "seed %d, step %d, %s, found %v", uint64(seed), i, s, before)
+			}
+			require.Greater(t, checked, length/10)
+		})
+	}
+}
+
+// TestTenantsEqualTheModelOnRedis gives the model the levels in Redis before each step; the step may then
+// come some milliseconds later, in which hardly anything flows back into these slow limits.
+func TestTenantsEqualTheModelOnRedis(t *testing.T) {
+	t.Parallel()
+	const steps, clocks = 600, 3 // ms by which the model's clock is late, so that it is never early
+	for seed, c := range tenantTraces() {
+		if c.limit.Period < time.Minute {
+			continue
+		}
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			e := testkit.RedisEngine(t, ginlimit.TokenBucket)
+			p, m := c.policy(t, e.Limiter), c.model()
+			m.Now -= clocks
+			for i, s := range testkit.TenantTrace(uint64(100+seed), steps, c.limit, c.most) {
+				e.Advance(s.Wait)
+				m.Advance(s.Wait)
+				before := time.Now()
+				m.Bucket("k", c.limit).At(found(t, e, "shared|k", c.limit).Missing)
+				got := testkit.Must(s.Apply(t.Context(), p, "k"))
+				passed := time.Since(before)
+				if err := s.Check(m, "k", passed.Milliseconds()+clocks+1, c.limit, got); err != nil {
+					require.Failf(t, "differs", "seed %d, step %d, %s: %s\ngot %+v", 100+seed, i, s, err, got)
+				}
+				m.Advance(time.Since(before)) // as the clock of Redis did
+			}
+		})
+	}
+}
+
+// TestTenantsOnACluster: what tenants hold is on the node of the bucket, for every client of many.
+func TestTenantsOnACluster(t *testing.T) {
+	t.Parallel()
+	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: testkit.StartCluster(t, 3)})
+	t.Cleanup(func() { _ = cluster.Close() })
+	limiter := testkit.NewLimiter(t, cluster, testkit.Patient(), ginlimit.WithDenyCache(0))
+	p := testkit.NewPolicy(t, limiter, "shared", ginlimit.PerHour(8), ginlimit.WithShares(unusedTenant))
+	for i := range 40 {
+		client := fmt.Sprintf("client %d", i)
+		a, b := p.Share("a", 1), p.Share("b", 1)
+		for _, want := range []struct {
+			p       *ginlimit.Policy
+			granted int
+			cause   ginlimit.Cause
+		}{{a, 4, 0}, {a, 0, ginlimit.CauseShare}, {b, 2, 0}, {b, 0, ginlimit.CauseShare}} {
+			r := testkit.Must(want.p.AllowUpTo(t.Context(), client, 9))
+			require.Equal(t, want.granted, r.Granted, "%+v", r)
+			require.Equal(t, want.cause, r.Cause)
+		}
+		require.NoError(t, a.Reset(t.Context(), client))
+		require.NoError(t, b.Refund(t.Context(), client, 1))
+		for tenant, want := range map[*ginlimit.Policy]int{a: 4, b: 3} {
+			require.Equal(t, want, testkit.Must(tenant.Peek(t.Context(), client)).Remaining)
+		}
+	}
+}
+
+// TestTenantsAdmitTheRate is guarantee 1. What is charged flows back in exactly its time all the same.
+func TestTenantsAdmitTheRate(t *testing.T) {
+	testkit.Nightly(t, "a Redis before 7.2 that gets no core within a script counts that time")
+	t.Parallel()
+	rdb := testkit.Connect(t, testkit.StartRedis(t))
+	limiter := testkit.NewLimiter(t, rdb, testkit.Patient(), ginlimit.WithDenyCache(0))
+	policy := func(limit ginlimit.Limit) *ginlimit.Policy {
+		return testkit.NewPolicy(t, limiter, fmt.Sprint(limit.Rate), limit, ginlimit.WithShares(unusedTenant)).Share("a", 1)
+	}
+	const rate, burst, length = 100, 20, time.Second
+	fast, admitted, begin := policy(ginlimit.PerSecond(rate).WithBurst(burst)), 0, time.Now()
+	for time.Since(begin) < length {
+		r := testkit.Must(fast.AllowUpTo(t.Context(), "k", 1))
+		admitted += r.Granted
+	}
+	require.LessOrEqual(t, float64(admitted), burst+rate*time.Since(begin).Seconds())
+
+	slow, late := policy(ginlimit.PerHour(100_000)), time.Hour
+	for try := 0; try < 3 && late > 10*time.Millisecond; try++ { // a busy machine may be late in each script
+		late = min(late, lateAfterCharges(t, slow, fmt.Sprint(try), 2000, 36*time.Millisecond))
+	}
+	require.LessOrEqual(t, late, 10*time.Millisecond)
+}
+
+// lateAfterCharges makes charges of one token, each of which flows back in a time. It returns how much later
+// than that all have flowed back.
+func lateAfterCharges(t *testing.T, p *ginlimit.Policy, key string, charges int, flows time.Duration) time.Duration {
+	var first time.Time
+	for i := range charges {
+		require.True(t, testkit.Must(p.AllowUpTo(t.Context(), key, 1)).Allowed)
+		if i == 0 {
+			first = time.Now()
+		}
+	}
+	least := time.Since(first)
+	r := testkit.Must(p.Peek(t.Context(), key))
+	return r.ResetAfter - time.Duration(charges)*flows + least
 }

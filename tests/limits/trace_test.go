@@ -2,6 +2,7 @@ package limits_test
 
 import (
 	"fmt"
+	"math"
 	"math/big"
 	"strconv"
 	"strings"
@@ -114,4 +115,197 @@ func TestTraceEqualsModelInProcess(t *testing.T) {
 			})
 		})
 	}
+}
+
+const windowTraceSteps = 5000
+
+func TestWindowTraceEqualsModelOnMiniredis(t *testing.T) {
+	t.Parallel()
+	for _, a := range testkit.WindowAlgorithms {
+		for seed := range uint64(traceSeeds / 2) {
+			t.Run(fmt.Sprintf("%s, seed %d", a, seed), func(t *testing.T) {
+				t.Parallel()
+				testkit.MiniredisEngine(t, a).Follow(t, seed,
+					testkit.WindowTrace(seed, testkit.Steps(windowTraceSteps/2)/testkit.TraceShare),
+					testkit.NewWindowModel(a), ginlimit.FromRedis)
+			})
+		}
+	}
+}
+
+func TestWindowTraceEqualsModelInProcess(t *testing.T) {
+	t.Parallel()
+	for _, a := range testkit.WindowAlgorithms {
+		for seed := range uint64(traceSeeds) {
+			t.Run(fmt.Sprintf("%s, seed %d", a, seed), func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					testkit.LocalEngine(t, a).Follow(t, seed, testkit.WindowTrace(seed, testkit.Steps(windowTraceSteps)),
+						testkit.NewWindowModel(a), ginlimit.FromLocal)
+				})
+			})
+		}
+	}
+}
+
+// What windows do that a token bucket does not. What all algorithms do is in conformance_test.go.
+
+// A fixed window, whose count and expiry come back to the caller.
+func TestFixedWindowBeginsWithTheFirstRequestAndEndsWithAll(t *testing.T) {
+	testkit.OnEveryEngineOf(t, ginlimit.FixedWindow, func(t *testing.T, e testkit.Engine) {
+		limit := ginlimit.PerMinute(3)
+		e.Advance(37 * time.Second) // no matter what the clock says
+		e.Allowed(t, 1, 2, limit)
+		e.Advance(50 * time.Second)
+		r := e.AllowN(t, 2, limit)
+		e.RequireDuration(t, 10*time.Second, r.ResetAfter)
+		e.Denied(t, 1, 10*time.Second, limit)
+		e.Denied(t, 3, 10*time.Second, limit)
+		e.Advance(10 * time.Second)
+		e.Allowed(t, 3, 0, limit)
+	})
+}
+
+// A rolling window.
+func TestSlidingWindowCountsTheLastPeriod(t *testing.T) {
+	testkit.OnEveryEngineOf(t, ginlimit.SlidingWindow, func(t *testing.T, e testkit.Engine) {
+		limit := ginlimit.PerMinute(4)
+		e.Allowed(t, 1, 3, limit)
+		e.Advance(20 * time.Second)
+		r := e.AllowN(t, 2, limit)
+		e.RequireDuration(t, time.Minute, r.ResetAfter)
+		e.Advance(20 * time.Second)
+		e.Allowed(t, 1, 0, limit)
+		e.Denied(t, 1, 20*time.Second, limit) // the first one leaves
+		e.Denied(t, 2, 40*time.Second, limit) // the second entry, of two tokens
+		e.Denied(t, 4, time.Minute, limit)
+		e.Advance(20 * time.Second)
+		e.Allowed(t, 1, 0, limit)
+		e.Advance(20 * time.Second)
+		e.Allowed(t, 2, 0, limit)
+	})
+}
+
+// A denied request does not grow the counter.
+func TestDeniedRequestGrowsNoWindow(t *testing.T) {
+	testkit.OnEveryWindow(t, func(t *testing.T, e testkit.Engine) {
+		if e.Rdb == nil {
+			return // nothing to look at
+		}
+		limit, ctx := ginlimit.PerMinute(3), t.Context()
+		e.Allowed(t, 3, 0, limit)
+		before := e.Found(t, "k", limit)
+		for range 20 {
+			require.False(t, e.AllowN(t, 1, limit).Allowed)
+			require.False(t, e.AllowN(t, 1, limit, ginlimit.PerHour(9)).Allowed)
+		}
+		require.Equal(t, len(before.Taken), len(e.Found(t, "k", limit).Taken))
+		require.Zero(t, testkit.Must(e.Rdb.Exists(ctx, e.RedisKey("k", ginlimit.PerHour(9))).Result()))
+	})
+}
+
+// Each has an expiry, also after a single request.
+func TestEveryWindowExpires(t *testing.T) {
+	testkit.OnEveryWindow(t, func(t *testing.T, e testkit.Engine) {
+		if e.Rdb == nil {
+			return // nothing to look at
+		}
+		limit, ctx := ginlimit.PerMinute(3), t.Context()
+		expires := func(within time.Duration) {
+			t.Helper()
+			ttl := testkit.Must(e.Rdb.PTTL(ctx, e.RedisKey("k", limit)).Result())
+			e.RequireDuration(t, within, ttl)
+		}
+		e.Allowed(t, 1, 2, limit)
+		expires(time.Minute)
+		e.Advance(20 * time.Second)
+		e.Allowed(t, 1, 1, limit, ginlimit.PerHour(5)) // by the way of several limits
+		last := map[ginlimit.Algorithm]time.Duration{ginlimit.FixedWindow: 40 * time.Second,
+			ginlimit.SlidingWindow: time.Minute}
+		expires(last[e.Algorithm])
+		require.NoError(t, e.Limiter.Refund(ctx, "k", 1, limit))
+		expires(40 * time.Second)
+		require.NoError(t, e.Limiter.Block(ctx, "k", time.Hour, limit))
+		expires(time.Hour)
+		e.Advance(time.Hour)
+		require.Empty(t, testkit.Must(e.Rdb.Keys(ctx, "*:m:*").Result()))
+	})
+}
+
+// The log is written by one script, and bounded by the limit.
+func TestLogHasNoMoreEntriesThanTheLimit(t *testing.T) {
+	testkit.OnEveryEngineOf(t, ginlimit.SlidingWindow, func(t *testing.T, e testkit.Engine) {
+		if e.Rdb == nil {
+			return // see TestMemoryOfWindowsIsBounded
+		}
+		limit := ginlimit.PerMinute(20)
+		for range 100 {
+			e.AllowN(t, 1, limit)
+			e.Advance(time.Second)
+		}
+		entries := testkit.Must(e.Rdb.LLen(t.Context(), e.RedisKey("k", limit)).Result())
+		require.LessOrEqual(t, entries, int64(2*20+1), "with the header")
+		require.NoError(t, e.Limiter.Reset(t.Context(), "k", limit))
+		e.Allowed(t, 20, 0, limit)
+		entries = testkit.Must(e.Rdb.LLen(t.Context(), e.RedisKey("k", limit)).Result())
+		require.EqualValues(t, 3, entries, "many tokens at once are one entry")
+	})
+}
+
+func TestChangedLimitKeepsWhatWasCounted(t *testing.T) {
+	testkit.OnEveryWindow(t, func(t *testing.T, e testkit.Engine) {
+		free, paid := ginlimit.PerHour(10), ginlimit.PerHour(1000)
+		for range 10 {
+			e.AllowN(t, 1, free)
+			e.Advance(time.Minute)
+		}
+		e.Allowed(t, 1, 989, paid)
+		e.Denied(t, 1, e.Oldest(49*time.Minute, 51*time.Minute), free) // 11 of 10: two must leave
+		e.Allowed(t, 1, 988, paid)
+	})
+}
+
+func TestLargestWindowsStayExact(t *testing.T) {
+	testkit.OnEveryWindow(t, func(t *testing.T, e testkit.Engine) {
+		if !testkit.Has64Bits {
+			t.Skip("an int has 32 bits")
+		}
+		most := testkit.AsInt(1<<53 - 1)
+		if e.Algorithm == ginlimit.SlidingWindow {
+			most = testkit.AsInt(1<<52 - 1)
+		}
+		limit := ginlimit.Limit{Rate: most, Period: 10 * 365 * 24 * time.Hour}
+		e.Allowed(t, most-1, 1, limit)
+		e.Allowed(t, 1, 0, limit)
+		r := e.AllowN(t, most, limit)
+		require.False(t, r.Allowed)
+		e.RequireDuration(t, limit.Period, r.RetryAfter)
+		r = e.AllowN(t, math.MaxInt, limit)
+		require.Negative(t, r.RetryAfter)
+		require.NoError(t, e.Limiter.Refund(t.Context(), "k", math.MaxInt, limit))
+		e.Allowed(t, most-1, 1, limit)
+		for range 5 { // its log is never empty, and totals go round
+			e.Advance(limit.Period / 2)
+			if e.Algorithm == ginlimit.SlidingWindow {
+				e.Allowed(t, 1, 0, limit)
+			}
+			e.Advance(limit.Period / 2)
+			require.True(t, e.AllowN(t, most-1, limit).Allowed)
+		}
+		r, err := e.Limiter.Allow(t.Context(), "k", ginlimit.Limit{Rate: most + 1, Period: time.Hour})
+		require.ErrorIs(t, err, ginlimit.ErrInvalidArgument)
+		require.Zero(t, r)
+	})
+}
+
+func TestWindowHasNoBurst(t *testing.T) {
+	testkit.OnEveryWindow(t, func(t *testing.T, e testkit.Engine) {
+		_, err := e.Limiter.Allow(t.Context(), "k", ginlimit.PerMinute(10).WithBurst(20))
+		require.ErrorIs(t, err, ginlimit.ErrInvalidArgument)
+		require.ErrorContains(t, err, "burst")
+		e.Allowed(t, 1, 9, ginlimit.PerMinute(10).WithBurst(10))
+		require.ErrorContains(t, testkit.PanicError(func() {
+			e.Limiter.Handler("test", ginlimit.PerMinute(10).WithBurst(1).WithAlgorithm(e.Algorithm))
+		}), "burst")
+	})
 }

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -331,5 +332,17 @@ func TestGeneralScriptDecidesOnOneBucket(t *testing.T) {
 			require.Equal(t, append([]int64{wire.Whole}, want...), got, "%s, step %d, %s", a, step, verb)
 			require.Equal(t, own.state(t, "k"), general.state(t, "k"), "%s, step %d, %s", a, step, verb)
 		}
+	}
+}
+
+// TestScripts: each is another, and a script for a cluster's node says so in its first line.
+func TestScripts(t *testing.T) {
+	t.Parallel()
+	seen := map[string]bool{}
+	for number := range wire.Count {
+		source := testkit.ScriptSource(t, number)
+		require.False(t, seen[source], "script %d", number)
+		require.Equal(t, wire.Node <= number && number < wire.BanOrSlots, strings.HasPrefix(source, "#!"), number)
+		seen[source] = true
 	}
 }

@@ -29,17 +29,16 @@ import (
 // (network_test.go).
 //
 // Checked: every script's call against the reference models (server_test.go), and every answer
-// against what the server has done and the guarantees (check_test.go, charge_test.go,
-// lease_test.go, remembered_test.go); and that what a process keeps in memory stays within its
-// bounds (memory_test.go); that what a reservation does not use is given back (settle_test.go), and
-// what was taken ahead and not used (lost_test.go); and that Redis has no other keys than those that
-// are known, each with an expiry (ahead_test.go).
+// against what the server has done and the guarantees (check_test.go, charge_test.go, lease_test.go);
+// that what a process keeps in memory stays within its bounds, and what a reservation does not use is
+// given back (remembered_test.go); and what was taken ahead and not used (lost_test.go); and that
+// Redis has no other keys than those that are known, each with an expiry (ahead_test.go).
 // That no goroutine is left, synctest checks itself.
 //
 // In half of the processes callers send their calls themselves, as with go-redis' own Dialer: the
-// Dialer here ends with its context as that does. The server's clock may be set (clock_test.go).
+// Dialer here ends with its context as that does. The server's clock may be set (node_test.go).
 //
-// A third of the seeds have calendar quotas (calendar_test.go).
+// A third of the seeds have calendar quotas (quota_test.go).
 //
 // A quarter of the seeds are clusters of two or three masters. Slots migrate (migration_test.go),
 // nodes are gone and come back with their data or without, and a fault of one node leaves the keys
@@ -227,8 +226,6 @@ func (s *simulation) open() (err error) {
 			return err
 		}
 		m.limiter = testkit.Wrap(limiter, s.plan.algorithm)
-		if p.denyOrNil != nil {
-		}
 		if s.plan.strangers != nil {
 			testkit.SetLocalBuckets(limiter, simLocalBuckets)
 		}

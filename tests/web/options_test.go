@@ -1,10 +1,15 @@
 package web_test
 
 import (
+	"context"
+	"log/slog"
+	"maps"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/gin-gonic/gin"
 	"github.com/redis/go-redis/v9"
@@ -90,4 +95,170 @@ func TestOptionsOfTheLimiterAreDefaultsOfItsHandlers(t *testing.T) {
 	assert.Equal(t, http.StatusOK, testkit.Get(r, "/a?user=2").Code)
 	assert.Equal(t, http.StatusTooManyRequests, testkit.Get(r, "/a?user=1").Code)
 	assert.Equal(t, http.StatusOK, testkit.Get(r, "/b?user=1").Code)
+}
+
+// limiterOptions are the options of a limiter alone, each with a valid value.
+var limiterOptions = map[string]ginlimit.LimiterOption{
+	"WithPrefix":         ginlimit.WithPrefix("p"),
+	"WithLogger":         ginlimit.WithLogger(slog.New(slog.DiscardHandler)),
+	"WithTimeout":        ginlimit.WithTimeout(time.Second),
+	"WithDenyCache":      ginlimit.WithDenyCache(8),
+	"WithReplicas":       ginlimit.WithReplicas(2),
+	"WithKeySecret":      ginlimit.WithKeySecret([]byte("sixteen bytes...")),
+	"WithObserver":       ginlimit.WithObserver(func(context.Context, ginlimit.Event) {}),
+	"WithClientObserver": ginlimit.WithClientObserver(func(context.Context, ginlimit.Event, string) {}),
+}
+
+// onlyPolicyOptions are the options of a policy that are no defaults, each with a valid value.
+var onlyPolicyOptions = map[string]ginlimit.PolicyOption{
+	"WithLimitFunc": testkit.LimitsFrom(ginlimit.PerDay(9)),
+	"WithShares":    ginlimit.WithShares(func(*gin.Context) (string, int) { return "a", 1 }),
+}
+
+// policyOptions are the other options of a policy, each with a valid value.
+var policyOptions = map[string]ginlimit.Option{
+	"WithFailureMode":   ginlimit.WithFailureMode(ginlimit.FailOpen),
+	"WithLease":         ginlimit.WithLease(time.Second),
+	"WithKey":           testkit.ByUser(),
+	"WithCost":          ginlimit.WithCost(func(*gin.Context) int { return 1 }),
+	"WithRefund":        ginlimit.WithRefund(func(*gin.Context) bool { return false }),
+	"WithSettle":        ginlimit.WithSettle(func(*gin.Context) int { return 1 }),
+	"WithFloor":         ginlimit.WithFloor(1),
+	"WithQueue":         ginlimit.WithQueue(1, time.Second),
+	"WithBan":           ginlimit.WithBan(time.Second, time.Second),
+	"WithSkip":          ginlimit.WithSkip(func(*gin.Context) bool { return false }),
+	"WithAllowList":     ginlimit.WithAllowList(netip.MustParsePrefix("192.0.2.0/24")),
+	"WithDenyList":      ginlimit.WithDenyList(netip.MustParsePrefix("198.51.100.0/24")),
+	"WithDryRun":        ginlimit.WithDryRun(),
+	"WithHeaders":       ginlimit.WithHeaders(ginlimit.NoHeaders),
+	"WithHeaderFunc":    ginlimit.WithHeaderFunc(func(http.Header, []ginlimit.Result) {}),
+	"WithDeniedHandler": ginlimit.WithDeniedHandler(func(*gin.Context, ginlimit.Result) {}),
+	"WithErrorHandler":  ginlimit.WithErrorHandler(func(*gin.Context, error) {}),
+}
+
+// valid returns all options of a limiter but some.
+func valid(but ...string) (options []ginlimit.LimiterOption) {
+	for name, option := range limiterOptions {
+		if !slices.Contains(but, name) {
+			options = append(options, option)
+		}
+	}
+	for name, option := range policyOptions {
+		if !slices.Contains(but, name) {
+			options = append(options, option)
+		}
+	}
+	return options
+}
+
+// requireFaults wants one line of an error to name each option, and no line to name another.
+func requireFaults(t *testing.T, err error, names ...string) {
+	t.Helper()
+	if len(names) == 0 {
+		require.NoError(t, err)
+		return
+	}
+	require.Error(t, err)
+	for _, name := range names {
+		require.Contains(t, err.Error(), "ginlimit: "+name+" ")
+	}
+	require.Len(t, strings.Split(err.Error(), "\n"), len(names), err)
+}
+
+// TestOptionsWithoutEffectAreErrors, all at once.
+func TestOptionsWithoutEffectAreErrors(t *testing.T) {
+	t.Parallel()
+	rdb, _ := testkit.NewMiniredis(t)
+	conflicts := []string{"WithSettle"} // with WithRefund
+	l, err := ginlimit.NewLimiter(rdb, valid(conflicts...)...)
+	requireFaults(t, err)
+	require.NoError(t, l.Close())
+
+	ofRedis := []string{"WithPrefix", "WithTimeout", "WithDenyCache", "WithReplicas",
+		"WithKeySecret", "WithFailureMode", "WithLease"}
+	_, err = ginlimit.NewLocal(valid(conflicts...)...)
+	requireFaults(t, err, ofRedis...)
+	local, err := ginlimit.NewLocal(valid(append(conflicts, append(ofRedis, "WithQueue")...)...)...)
+	requireFaults(t, err)
+	_, err = local.Policy("test", ginlimit.PerHour(5), policyOptions["WithFailureMode"], policyOptions["WithLease"])
+	requireFaults(t, err) // the same routes run with and without Redis
+	require.Len(t, limiterOptions, 8, "an option is missing here")
+	require.Len(t, policyOptions, 17, "an option is missing here")
+	for name, option := range onlyPolicyOptions {
+		require.NotImplements(t, (*ginlimit.LimiterOption)(nil), option, name)
+	}
+}
+
+// TestOptionsGivenTwice: one that would silently drop what was given before is an error. Others may be given again.
+func TestOptionsGivenTwice(t *testing.T) {
+	t.Parallel()
+	rdb, _ := testkit.NewMiniredis(t)
+	l := testkit.NewLimiter(t, rdb)
+	once := func(name string) []string {
+		if slices.Contains([]string{"WithAllowList", "WithDenyList", "WithSkip"}, name) {
+			return []string{name}
+		}
+		return nil
+	}
+	made := func(name string, option ginlimit.LimiterOption) {
+		limiter, err := ginlimit.NewLimiter(rdb, option, option)
+		if requireFaults(t, err, once(name)...); err == nil {
+			require.NoError(t, limiter.Close())
+		}
+	}
+	for name, option := range limiterOptions {
+		made(name, option)
+	}
+	ofPolicies := maps.Clone(onlyPolicyOptions)
+	for name, option := range policyOptions {
+		made(name, option)
+		ofPolicies[name] = option
+	}
+	for name, option := range ofPolicies {
+		opts := []ginlimit.PolicyOption{option, option}
+		switch name {
+		case "WithQueue":
+			opts = append(opts, ginlimit.PerHour(5), ginlimit.InFlight(1))
+		case "WithLimitFunc":
+		default:
+			opts = append(opts, ginlimit.PerHour(5))
+		}
+		_, err := l.Policy(name, opts...)
+		requireFaults(t, err, once(name)...)
+	}
+	skip, deny := policyOptions["WithSkip"], policyOptions["WithDenyList"]
+	_, err := l.Policy("test", ginlimit.PerHour(5), deny, skip, deny, skip)
+	requireFaults(t, err, "WithSkip", "WithDenyList")
+	p, err := l.Policy("several limits", ginlimit.WithLimits(ginlimit.PerHour(5)), ginlimit.PerMinute(5),
+		ginlimit.WithLimits(ginlimit.PerSecond(5)))
+	requireFaults(t, err)
+	require.Len(t, testkit.Must(p.Status(t.Context(), "192.0.2.1")), 3, "limits add up")
+
+	for _, both := range [][]ginlimit.Option{{policyOptions["WithRefund"], policyOptions["WithSettle"]},
+		{policyOptions["WithSettle"], policyOptions["WithRefund"]}} {
+		_, err = l.Policy("test", ginlimit.PerHour(5), both[0], both[1])
+		requireFaults(t, err, "WithSettle does not go together with WithRefund:")
+		limiter, err := ginlimit.NewLimiter(rdb, both[0], both[1])
+		requireFaults(t, err, "WithSettle does not go together with WithRefund:")
+		require.Nil(t, limiter)
+		_, err = testkit.NewLocal(t, both[0]).Policy("test", ginlimit.PerHour(5), both[1])
+		requireFaults(t, err)
+	}
+}
+
+// TestOptionsOfAPolicyReplaceDefaults, though twice in a list they are errors.
+func TestOptionsOfAPolicyReplaceDefaults(t *testing.T) {
+	t.Parallel()
+	skip := func(path string) ginlimit.Option {
+		return ginlimit.WithSkip(func(c *gin.Context) bool { return c.Query("skip") == path })
+	}
+	l := testkit.NewLocal(t, testkit.ByUser(), skip("limiter"),
+		ginlimit.WithSettle(func(*gin.Context) int { return 0 }))
+	r := testkit.Serve(testkit.NewPolicy(t, l, "test", ginlimit.PerHour(9), ginlimit.PerDay(2), skip("policy"),
+		ginlimit.WithRefund(func(*gin.Context) bool { return false })).Handler())
+	for range 2 {
+		require.Equal(t, http.StatusOK, testkit.Get(r, "/?skip=limiter", testkit.User("alice")).Code)
+	}
+	require.Equal(t, http.StatusTooManyRequests, testkit.Get(r, "/?skip=limiter", testkit.User("alice")).Code)
+	require.Equal(t, http.StatusOK, testkit.Get(r, "/?skip=policy", testkit.User("alice")).Code)
 }

@@ -2,9 +2,11 @@ package web_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
@@ -143,5 +145,35 @@ func TestErrorStatusIsWhatTheDefaultAnswers(t *testing.T) {
 		rec := testkit.Get(testkit.Serve(limiter.Handler("test", ginlimit.PerHour(1), fails)), "/")
 		require.Equal(t, row.want, rec.Code, row.err)
 		require.Equal(t, row.want, ginlimit.ErrorStatus(fmt.Errorf("wrapped: %w", row.err)), row.err)
+	}
+}
+
+// TestResultAsJSON, to the byte.
+func TestResultAsJSON(t *testing.T) {
+	t.Parallel()
+	for want, r := range map[string]ginlimit.Result{
+		`{"allowed":true,"granted":2,"limit":"5/h burst 9","name":"api","remaining":7,"retry_after":0,` +
+			`"reset_after":1440,"source":"redis"}`: {
+			Allowed: true, Granted: 2, Limit: ginlimit.PerHour(5).WithBurst(9), Name: "api", Remaining: 7,
+			ResetAfter: 24 * time.Minute,
+		},
+		`{"allowed":false,"granted":0,"limit":"2 in flight","name":"api-c","remaining":0,"retry_after":1.5,` +
+			`"reset_after":0.012,"source":"policy","cause":"queue_full"}`: {
+			Limit: ginlimit.InFlight(2), Name: "api-c", RetryAfter: 1500 * time.Millisecond,
+			ResetAfter: 12 * time.Millisecond, Source: ginlimit.FromPolicy, Cause: ginlimit.CauseQueueFull,
+		},
+		`{"allowed":true,"granted":0,"limit":"unlimited","name":"a\"b","remaining":null,"retry_after":0,` +
+			`"reset_after":0,"source":"policy"}`: {
+			Allowed: true, Limit: ginlimit.Unlimited(), Name: `a"b`, Remaining: math.MaxInt, Source: ginlimit.FromPolicy,
+		},
+		`{"allowed":false,"granted":0,"limit":"","name":"api","remaining":0,"retry_after":null,` +
+			`"reset_after":0,"source":"policy","cause":"list"}`: {
+			Name: "api", RetryAfter: -1, Source: ginlimit.FromPolicy, Cause: ginlimit.CauseList,
+		},
+	} {
+		text := testkit.Must(json.Marshal(r))
+		require.Equal(t, want, string(text))
+		text = testkit.Must(json.Marshal([]*ginlimit.Result{&r}))
+		require.Equal(t, "["+want+"]", string(text))
 	}
 }

@@ -1,0 +1,257 @@
+//go:build integration
+
+package web_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
+)
+
+func init() {
+	maps.Copy(stores, map[string]func(t *testing.T) *testkit.Limiter{
+		"one server": func(t *testing.T) *testkit.Limiter {
+			return testkit.NewLimiter(t, testkit.Connect(t, testkit.StartRedis(t)))
+		},
+		"cluster": func(t *testing.T) *testkit.Limiter {
+			rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: testkit.StartCluster(t, 3)})
+			t.Cleanup(func() { _ = rdb.Close() })
+			return testkit.NewLimiter(t, rdb)
+		},
+		"a client of a cluster's node": func(t *testing.T) *testkit.Limiter {
+			rdb := testkit.Connect(t, testkit.StartRedis(t, "--cluster-enabled", "yes"))
+			require.NoError(t, rdb.Do(t.Context(), "CLUSTER", "ADDSLOTSRANGE", 0, 16383).Err())
+			require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
+				return rdb.Set(t.Context(), "k", 1, 0).Err() == nil
+			}))
+			return testkit.NewLimiter(t, rdb)
+		},
+	})
+}
+
+// TestAllOfUnderLoad has many at once ask for few keys: each bucket gives exactly what it holds, and the
+// rest was given back.
+func TestAllOfUnderLoad(t *testing.T) {
+	t.Parallel()
+	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: testkit.StartCluster(t, 3)})
+	t.Cleanup(func() { _ = cluster.Close() })
+	for name, rdb := range map[string]redis.UniversalClient{"one server": testkit.Connect(t, testkit.StartRedis(t)),
+		"cluster": cluster} {
+		l := testkit.NewLimiter(t, rdb)
+		r := testkit.Serve(ginlimit.AllOf(l.Must("address", ginlimit.PerDay(10)),
+			l.Must("all", testkit.All(), ginlimit.PerDay(25))))
+		var passed [8]atomic.Int64
+		var all sync.WaitGroup
+		for i := range 64 {
+			all.Go(func() {
+				for range 5 {
+					if testkit.Get(r, "/", testkit.From(fmt.Sprintf("192.0.2.%d:1", i%8))).Code == 200 {
+						passed[i%8].Add(1)
+					}
+				}
+			})
+		}
+		all.Wait()
+		total := int64(0)
+		for i := range passed {
+			assert.LessOrEqual(t, passed[i].Load(), int64(10), name)
+			total += passed[i].Load()
+			p := testkit.Must(l.Peek(t.Context(), ginlimit.Key("address", fmt.Sprintf("192.0.2.%d", i)), ginlimit.PerDay(10)))
+			assert.EqualValues(t, 10-passed[i].Load(), p.Remaining, name)
+		}
+		assert.EqualValues(t, 25, total, name)
+	}
+}
+
+// TestAllOfWaitsOnceForAFrozenRedis sends none of three policies to it after the first, on a
+// server and a cluster.
+func TestAllOfWaitsOnceForAFrozenRedis(t *testing.T) {
+	t.Parallel()
+	addr, process := testkit.StartRedisProcess(t)
+	addrs, processes := testkit.StartClusterProcesses(t, 3)
+	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs, ReadTimeout: testkit.Patience})
+	t.Cleanup(func() { _ = cluster.Close() })
+	for name, c := range map[string]struct {
+		rdb       redis.UniversalClient
+		processes []*os.Process
+	}{
+		"server":  {redis.NewClient(&redis.Options{Addr: addr, ReadTimeout: testkit.Patience}), []*os.Process{process}},
+		"cluster": {cluster, processes},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			defer c.rdb.Close()
+			const timeout = time.Second
+			var calls atomic.Int64
+			c.rdb.AddHook(testkit.EveryScript(func(send func() error) error { calls.Add(1); return send() }))
+			l := testkit.Must(ginlimit.NewLimiter(c.rdb, ginlimit.WithTimeout(timeout), ginlimit.WithReplicas(1),
+				ginlimit.WithLogger(slog.New(slog.DiscardHandler))))
+			r := three(testkit.Wrap(l, ginlimit.TokenBucket))
+			require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
+				return testkit.Get(r, "/", testkit.From("192.0.2.9:1"),
+					testkit.With("X-Api-Key", "z")).Header().Get("X-RateLimit-Status") == ""
+			}))
+			for _, process := range c.processes {
+				require.NoError(t, process.Signal(syscall.SIGSTOP))
+				defer func() { require.NoError(t, process.Signal(syscall.SIGCONT)) }()
+			}
+			before := calls.Load()
+			rec := testkit.Get(r, "/", testkit.With("X-Api-Key", "a"))
+			assert.EqualValues(t, 1, calls.Load()-before)
+			assert.Equal(t, "degraded", rec.Header().Get("X-RateLimit-Status"))
+			assert.Equal(t, "2", testkit.Remaining(rec))
+		})
+	}
+}
+
+// TestRememberedDenialsOfAllOfCostNoTrip asks again for what Redis has just denied.
+func TestRememberedDenialsOfAllOfCostNoTrip(t *testing.T) {
+	t.Parallel()
+	rdb := testkit.Connect(t, testkit.StartRedis(t))
+	r := three(testkit.NewLimiter(t, rdb, testkit.RemembersDenials()))
+	for range 1000 {
+		testkit.Get(r, "/", testkit.With("X-Api-Key", "a"))
+	}
+	require.Less(t, testkit.ScriptCalls(t, rdb), 100)
+}
+
+// Guarantee 3, from end to end: over a connection, by the clock of a real server.
+func TestClientThatHonoursRetryAfterIsAdmittedNext(t *testing.T) {
+	t.Parallel()
+	rdb := testkit.Connect(t, testkit.StartRedis(t))
+	for _, a := range []ginlimit.Algorithm{ginlimit.TokenBucket, ginlimit.FixedWindow, ginlimit.SlidingWindow} {
+		t.Run(a.String(), func(t *testing.T) {
+			t.Parallel()
+			server := httptest.NewServer(testkit.Serve(testkit.Middleware(rdb,
+				ginlimit.Per(1, 1900*time.Millisecond).WithAlgorithm(a),
+				ginlimit.WithHeaders(ginlimit.XRateLimit|ginlimit.RateLimitDraft))))
+			defer server.Close()
+			client := honouring{server.Client()}
+			denied := 0
+			for try := 0; denied < 2 && try < 100; try++ {
+				tries := testkit.Must(client.get(t.Context(), server.URL))
+				require.Contains(t, []int{http.StatusOK, http.StatusTooManyRequests}, tries[0])
+				if len(tries) > 1 {
+					denied++
+					assert.Equal(t, []int{http.StatusTooManyRequests, http.StatusOK}, tries)
+				}
+			}
+			assert.Equal(t, 2, denied)
+		})
+	}
+}
+
+// honouring is a client that waits as long as it is told to.
+type honouring struct{ *http.Client }
+
+// get returns the statuses of all tries.
+func (c honouring) get(ctx context.Context, url string) (tries []int, err error) {
+	for {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+		if err != nil {
+			return tries, err
+		}
+		res, err := c.Do(req)
+		if err != nil {
+			return tries, err
+		}
+		_ = res.Body.Close()
+		tries = append(tries, res.StatusCode)
+		if res.StatusCode != http.StatusTooManyRequests || len(tries) == 5 {
+			return tries, nil
+		}
+		wait, err := strconv.Atoi(res.Header.Get("Retry-After"))
+		if err != nil {
+			return tries, fmt.Errorf("Retry-After: %w", err)
+		}
+		select {
+		case <-time.After(time.Duration(wait) * time.Second):
+		case <-ctx.Done():
+			return tries, ctx.Err()
+		}
+	}
+}
+
+// TestEventsTellWhyRedisDidNotDecide: a late decision is made here, and took the timeout; it is none of Redis.
+func TestEventsTellWhyRedisDidNotDecide(t *testing.T) {
+	t.Parallel()
+	var seen events
+	addr, process := testkit.StartRedisProcess(t)
+	admin := testkit.Connect(t, addr)
+	limiter := testkit.Must(ginlimit.NewLimiter(testkit.ConnectDirect(t, addr), ginlimit.WithObserver(seen.observe),
+		ginlimit.WithReplicas(1)))
+	t.Cleanup(func() { require.NoError(t, limiter.Close()) })
+	user := func(*gin.Context) (string, error) { return "u", nil }
+	var several [2]*ginlimit.Policy
+	for i := range several {
+		several[i] = testkit.Must(limiter.Policy(fmt.Sprint("several ", i), ginlimit.PerHour(100), ginlimit.WithKey(user)))
+	}
+	one := testkit.Must(limiter.Policy("100/h by key", ginlimit.PerHour(100), ginlimit.WithKey(user)))
+	handlers := map[string]http.Handler{
+		"one key": testkit.Serve(one.Handler()),
+		"several": testkit.Serve(ginlimit.AllOf(several[0], several[1])),
+		"a ban": testkit.Serve(limiter.Handler("banning", ginlimit.PerHour(100), ginlimit.WithKey(user),
+			ginlimit.WithBan(time.Minute, time.Hour))),
+		"dry run": testkit.Serve(testkit.Derive(t, one, ginlimit.WithDryRun()).Handler()),
+		"closed":  testkit.Serve(testkit.Derive(t, one, ginlimit.WithFailureMode(ginlimit.FailClosed)).Handler()),
+	}
+	reasons := func(want string) {
+		for name, h := range handlers {
+			require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
+				testkit.Get(h, "/")
+				event := seen.take(t)[0]
+				source := ginlimit.FromRedis
+				switch {
+				case want != "" && name == "closed":
+					source = ginlimit.FromPolicy
+				case want != "":
+					source = ginlimit.FromLocal
+				}
+				return event.Reason == want && event.Source == source
+			}), "%s: %q", name, want)
+		}
+	}
+	reasons("") // once there is a connection
+	require.NoError(t, admin.Do(t.Context(), "ACL", "SETUSER", "default", "-evalsha", "-eval").Err())
+	reasons("NOPERM")
+	require.NoError(t, admin.Do(t.Context(), "ACL", "SETUSER", "default", "+evalsha", "+eval").Err())
+	reasons("")
+
+	require.NoError(t, process.Signal(syscall.SIGSTOP))
+	testkit.Must(testkit.Wrap(limiter, ginlimit.TokenBucket).Allow(t.Context(), "k", ginlimit.PerHour(5)))
+	late := seen.all[len(seen.all)-1]
+	require.GreaterOrEqual(t, late.Duration, ginlimit.DefaultTimeout)
+	late.Duration = 0
+	require.Equal(t, ginlimit.Event{Name: "test", Outcome: ginlimit.OutcomeAllowed, Allowed: true,
+		Limit: ginlimit.PerHour(5), Remaining: 4, Source: ginlimit.FromLocal, Cost: 1,
+		Reason: "late"}, late)
+	seen.take(t)
+	reasons("breaker_open")
+
+	worker := testkit.Must(limiter.Policy("worker", ginlimit.PerHour(5),
+		ginlimit.WithFailureMode(ginlimit.FailClosed)))
+	time.AfterFunc(2*time.Second, func() { _ = process.Signal(syscall.SIGCONT) })
+	require.NoError(t, worker.Wait(t.Context(), "k"), "it goes on through the outage")
+	event := seen.take(t)[0]
+	require.Positive(t, event.Waited)
+	require.Equal(t, ginlimit.FromRedis, event.Source)
+	require.Empty(t, event.Reason, "of the try that Redis decided")
+}
