@@ -1,0 +1,210 @@
+// Package top finds the clients that ginlimit denies most, of each policy and over all processes.
+//
+//	reporter, err := top.New(rdb)
+//	if err != nil {
+//		panic(err)
+//	}
+//	defer reporter.Close()
+//	limiter, err := ginlimit.NewLimiter(rdb, ginlimit.WithClientObserver(reporter.Observe))
+//
+// Each process counts denials in bounded memory and reports them to Redis every few seconds, where they are kept
+// for ten minutes. [Denied] reads them in any process.
+package top
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"log/slog"
+	"math/bits"
+	mathrand "math/rand/v2"
+	"reflect"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/clientkey"
+)
+
+const (
+	DefaultInterval = 5 * time.Second // between two reports of a process
+
+	minutes     = 10  // are kept in Redis, beside the current one
+	maxPolicies = 256 // are counted in a process
+	maxShards   = 8   // of a policy's counts
+	maxSeen     = 1000
+	patience    = 2 * time.Second // for Redis, in one round of reports
+)
+
+// Reporter counts the denials of a process and reports them to Redis. [New] makes one; one is enough for all
+// limiters of a prefix. It is safe for concurrent use.
+type Reporter struct {
+	config
+	rdb      redis.UniversalClient
+	process  string
+	keys     clientkey.Text
+	shards   uint32 // a power of two
+	number   uint64 // of the last report
+	warned   time.Time
+	stop     chan struct{}
+	stopped  chan struct{}
+	once     sync.Once
+	mu       sync.Mutex // guards changes of policies
+	policies atomic.Pointer[map[string]*policy]
+	full     atomic.Bool // more policies were seen than are counted
+}
+
+// policy is what a process counts of one policy.
+type policy struct {
+	name    string
+	prefix  string // of its clients' keys
+	shards  [maxShards]shard
+	pending []*report // the oldest first; only the goroutine that reports uses them
+}
+
+// shard is a part of the counts, so that goroutines on several cores do not wait for each other.
+type shard struct {
+	mu       sync.Mutex
+	sketch   *sketch // nil if nobody was denied
+	outcomes outcomes
+	_        [64]byte // no two shards share a cache line
+}
+
+// New returns a reporter of nothing yet, with a goroutine that ends with [Reporter.Close]. Redis need not be
+// reachable. The error joins all faults.
+func New(rdb redis.UniversalClient, opts ...Option) (*Reporter, error) {
+	c := config{prefix: ginlimit.DefaultPrefix, interval: DefaultInterval, logger: slog.Default()}
+	if rdb == nil || reflect.ValueOf(rdb).Kind() == reflect.Pointer && reflect.ValueOf(rdb).IsNil() {
+		c.errs = append(c.errs, errors.New("top: the Redis client is nil"))
+	}
+	for _, opt := range opts {
+		c.require(opt != nil, "an option is nil")
+		if opt != nil {
+			opt(&c)
+		}
+	}
+	if c.errs != nil {
+		return nil, errors.Join(c.errs...)
+	}
+	r := &Reporter{
+		config: c, rdb: rdb, process: rand.Text()[:13], keys: clientkey.NewText(c.secret),
+		shards: 1 << bits.Len(uint(min(runtime.GOMAXPROCS(0), maxShards)-1)),
+		stop:   make(chan struct{}), stopped: make(chan struct{}),
+	}
+	r.policies.Store(&map[string]*policy{})
+	go r.run()
+	return r, nil
+}
+
+// Observe counts a denial of a client. It is for [ginlimit.WithClientObserver]. Dry runs are not counted, nor
+// events without a client, nor policies after the first 256.
+func (r *Reporter) Observe(_ context.Context, e ginlimit.Event, client string) {
+	if e.Outcome != ginlimit.OutcomeDenied && !r.outcomes {
+		return
+	}
+	if !e.DryRun && e.Outcome <= ginlimit.OutcomeFailed {
+		r.count(e.Name, e.Outcome, client)
+	}
+}
+
+func (r *Reporter) count(name string, outcome ginlimit.Outcome, client string) {
+	p := (*r.policies.Load())[name]
+	if p == nil {
+		if p = r.add(name); p == nil {
+			return
+		}
+	}
+	hashed := len(client) > maxKey
+	if hashed && outcome == ginlimit.OutcomeDenied {
+		client = string(r.keys.Append(nil, p.prefix, client))
+	}
+	s := p.lock(r.shards)
+	defer s.mu.Unlock()
+	s.outcomes[outcome]++
+	if outcome == ginlimit.OutcomeDenied && client != "" {
+		if s.sketch == nil {
+			s.sketch = &sketch{}
+		}
+		s.sketch.add(client, hashed)
+	}
+}
+
+// lock returns a locked shard: the first one while no other goroutine has it, so that few denials need but one
+// sketch.
+func (p *policy) lock(shards uint32) *shard {
+	if p.shards[0].mu.TryLock() {
+		return &p.shards[0]
+	}
+	s := &p.shards[mathrand.Uint32()&(shards-1)]
+	s.mu.Lock()
+	return s
+}
+
+// add adds a policy, or returns nil if there are too many.
+func (r *Reporter) add(name string) *policy {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	old := *r.policies.Load()
+	if p := old[name]; p != nil {
+		return p
+	}
+	if len(old) == maxPolicies {
+		r.full.Store(true)
+		return nil
+	}
+	p := &policy{name: name, prefix: clientkey.Join(name, "")}
+	policies := map[string]*policy{name: p}
+	for name, p := range old {
+		policies[name] = p
+	}
+	r.policies.Store(&policies)
+	return p
+}
+
+// take returns what was counted since it was called last.
+func (p *policy) take(keys clientkey.Text) (all summary) {
+	for i := range p.shards {
+		shard := &p.shards[i]
+		shard.mu.Lock()
+		sketch, outcomes := shard.sketch, shard.outcomes
+		shard.sketch, shard.outcomes = nil, [len(outcomes)]int64{}
+		shard.mu.Unlock()
+		part := summary{outcomes: outcomes}
+		if sketch != nil {
+			part.rest = sketch.rest()
+			for _, c := range sketch.heap {
+				part.clients = append(part.clients, client{p.text(keys, c), c.count, c.err})
+			}
+		}
+		if !part.isEmpty() {
+			all = all.merge(part)
+		}
+	}
+	return all
+}
+
+// text returns a client's key as Redis has it in reports.
+func (p *policy) text(keys clientkey.Text, c *counter) string {
+	if c.hashed {
+		return c.key
+	}
+	if text := keys.Append(nil, p.prefix, c.key); text[0] == '#' {
+		return string(text)
+	}
+	return "=" + c.key
+}
+
+// Close reports what was counted last and ends the reporter; later events are not reported. It waits for Redis
+// no longer than 4 s.
+func (r *Reporter) Close() error {
+	r.once.Do(func() { close(r.stop) })
+	select {
+	case <-r.stopped:
+	case <-time.After(2 * patience):
+	}
+	return nil
+}

@@ -1,0 +1,363 @@
+package top
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
+)
+
+func TestMain(m *testing.M) {
+	if child() {
+		return
+	}
+	testkit.Main(m)
+}
+
+// benchmarked returns a reporter that has no Redis.
+func benchmarked(b *testing.B, opts ...Option) *Reporter {
+	rdb := redis.NewClient(&redis.Options{Addr: testkit.RefusedAddr(b), MaxRetries: -1})
+	b.Cleanup(func() { _ = rdb.Close() })
+	return start(b, rdb, opts...)
+}
+
+func start(t testing.TB, rdb redis.UniversalClient, opts ...Option) *Reporter {
+	t.Helper()
+	r, err := New(rdb, append([]Option{WithLogger(slog.New(slog.DiscardHandler))}, opts...)...)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, r.Close()) })
+	return r
+}
+
+// deny has a policy deny clients.
+func deny(r *Reporter, policy string, clients ...string) {
+	for _, c := range clients {
+		r.Observe(context.Background(), ginlimit.Event{Name: policy, Outcome: ginlimit.OutcomeDenied}, c)
+	}
+}
+
+func denied(t *testing.T, rdb redis.UniversalClient, policy string) []Client {
+	t.Helper()
+	all, err := Denied(t.Context(), rdb, ginlimit.DefaultPrefix, policy)
+	require.NoError(t, err)
+	return all
+}
+
+func TestFaultsOfOptions(t *testing.T) {
+	t.Parallel()
+	_, err := New((*redis.Client)(nil), nil, WithPrefix("{"), WithKeySecret([]byte("short")), WithInterval(0),
+		WithLogger(nil))
+	require.EqualError(t, err, "top: the Redis client is nil\ntop: an option is nil\n"+
+		"top: WithPrefix(\"{\"): braces are reserved for the hash tag\n"+
+		"top: WithKeySecret: 5 bytes; want at least 16\ntop: WithInterval(0s): want 1s to 1m\n"+
+		"top: WithLogger: the logger is nil")
+	_, err = New(nil)
+	require.EqualError(t, err, "top: the Redis client is nil")
+}
+
+// TestDenialsOfAllProcesses: they are in the list after an interval, without dry runs and without other outcomes.
+func TestDenialsOfAllProcesses(t *testing.T) {
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		one, two := start(t, b.Redis), start(t, b.Connect(t), WithOutcomes())
+		deny(one, "login", "a", "b", "a", "")
+		deny(two, "login", "b", "c", "b", "b")
+		deny(two, "other", "x")
+		for range 3 {
+			one.Observe(t.Context(), ginlimit.Event{Name: "login"}, "a")
+			two.Observe(t.Context(), ginlimit.Event{Name: "login"}, "a")
+		}
+		two.Observe(t.Context(), ginlimit.Event{Name: "login", Outcome: ginlimit.OutcomeSkipped}, "")
+		two.Observe(t.Context(), ginlimit.Event{Name: "login", Outcome: ginlimit.OutcomeFailed}, "")
+		two.Observe(t.Context(), ginlimit.Event{Name: "login", Outcome: ginlimit.OutcomeDenied, DryRun: true}, "d")
+		require.Empty(t, denied(t, b.Redis, "login"))
+		time.Sleep(DefaultInterval)
+		synctest.Wait()
+		require.Equal(t, []Client{{"b", false, 4, 0}, {"a", false, 2, 0}, {"c", false, 1, 0}}, denied(t, b.Redis, "login"))
+		require.Equal(t, []Client{{"x", false, 1, 0}}, denied(t, b.Redis, "other"))
+		require.Empty(t, denied(t, b.Redis, "third"))
+		all, err := Minutes(t.Context(), b.Redis, ginlimit.DefaultPrefix, "login")
+		require.NoError(t, err)
+		require.Len(t, all, 1)
+		require.Equal(t, Minute{all[0].Start, 3, 8, 1, 1}, all[0])
+		require.Equal(t, time.Now().Truncate(time.Minute).Unix(), all[0].Start.Unix())
+
+		deny(one, "login", "late")
+		require.NoError(t, one.Close())
+		require.NoError(t, one.Close())
+		require.Equal(t, Client{"late", false, 1, 0}, denied(t, b.Redis, "login")[3], "Close reports")
+	})
+}
+
+// TestTenMinutes: a denial stays for ten minutes, and no longer than eleven; then its key expires.
+func TestTenMinutes(t *testing.T) {
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		r := start(t, b.Redis)
+		deny(r, "p", "a")
+		time.Sleep(9 * time.Minute)
+		deny(r, "p", "b")
+		time.Sleep(time.Minute)
+		require.Len(t, denied(t, b.Redis, "p"), 2)
+		time.Sleep(time.Minute + DefaultInterval)
+		require.Equal(t, []Client{{"b", false, 1, 0}}, denied(t, b.Redis, "p"))
+		deny(r, "p", "c")
+		time.Sleep(DefaultInterval + time.Millisecond)
+		fields, err := b.Redis.HKeys(t.Context(), "ginlimit:denied:{p}").Result()
+		require.NoError(t, err)
+		require.Len(t, fields, 3, "two minutes, and what was seen")
+		time.Sleep(11 * time.Minute)
+		require.Empty(t, b.Mini.Keys())
+	})
+}
+
+// TestOutage: nobody waits, what was counted is reported when Redis is back, and after ten minutes it is dropped.
+func TestOutage(t *testing.T) {
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		r := start(t, b.Redis)
+		away := func(minutes int, client string) {
+			b.Mini.SetError("LOADING Redis is loading the dataset in memory")
+			for range 60 * minutes {
+				deny(r, "p", client)
+				time.Sleep(time.Second)
+				require.LessOrEqual(t, pending(r, "p"), 12)
+			}
+			b.Mini.SetError("")
+			time.Sleep(DefaultInterval)
+			synctest.Wait()
+		}
+		away(3, "a")
+		require.Equal(t, []Client{{"a", false, 180, 0}}, denied(t, b.Redis, "p"))
+		all, err := Minutes(t.Context(), b.Redis, ginlimit.DefaultPrefix, "p")
+		require.NoError(t, err)
+		require.GreaterOrEqual(t, len(all), 3, "each in its minute")
+		away(25, "b")
+		now := denied(t, b.Redis, "p")
+		require.Len(t, now, 1)
+		require.Equal(t, "b", now[0].Key)
+		require.LessOrEqual(t, now[0].Denials, int64(12*60))
+		require.GreaterOrEqual(t, now[0].Denials, int64(9*60))
+	})
+}
+
+// pending returns how many reports of a policy wait. The goroutine that reports must be idle.
+func pending(r *Reporter, name string) int {
+	synctest.Wait()
+	p := (*r.policies.Load())[name]
+	if p == nil {
+		return 0
+	}
+	return len(p.pending)
+}
+
+// TestALostReplyCountsNothingTwice: Redis has a report whose reply was lost, and gets it again.
+func TestALostReplyCountsNothingTwice(t *testing.T) {
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		lossy, lost := b.Connect(t), atomic.Bool{}
+		lossy.AddHook(testkit.EveryCall(func(send func() error) error {
+			if err := send(); err != nil || !lost.Load() {
+				return err
+			}
+			return errors.New("the reply is lost")
+		}))
+		r := start(t, lossy)
+		deny(r, "other", "a") // so Redis knows the script
+		time.Sleep(DefaultInterval + time.Millisecond)
+		lost.Store(true)
+		deny(r, "p", "a", "a")
+		time.Sleep(2 * DefaultInterval)
+		deny(r, "p", "a")
+		time.Sleep(2 * DefaultInterval)
+		synctest.Wait()
+		require.Equal(t, []Client{{"a", false, 2, 0}}, denied(t, b.Redis, "p"))
+		require.Equal(t, 2, pending(r, "p"))
+		lost.Store(false)
+		time.Sleep(DefaultInterval)
+		synctest.Wait()
+		require.Equal(t, []Client{{"a", false, 3, 0}}, denied(t, b.Redis, "p"))
+	})
+}
+
+// TestAnOldReportIsNotTaken: Redis would have dropped its minute.
+func TestAnOldReportIsNotTaken(t *testing.T) {
+	t.Parallel()
+	rdb, _ := testkit.NewMiniredis(t)
+	r, p := &Reporter{rdb: rdb, config: config{prefix: "test"}, process: "P"}, newPolicy("p")
+	p.deny("a", 0)
+	require.NoError(t, r.send(t.Context(), p, &report{summary: p.take(r.keys), to: time.Now().Add(-11 * time.Minute)}))
+	require.Empty(t, rdb.Keys(t.Context(), "*").Val())
+}
+
+// TestReportsMergeInRedis: of many processes, in minutes of any order, as the summaries do in a process.
+func TestReportsMergeInRedis(t *testing.T) {
+	t.Parallel()
+	t.Run("miniredis", func(t *testing.T) {
+		rdb, _ := testkit.NewMiniredis(t)
+		testMerges(t, rdb, 1)
+	})
+	t.Run("redis", func(t *testing.T) { testMerges(t, testkit.Connect(t, testkit.StartRedis(t)), 4) })
+}
+
+func testMerges(t *testing.T, rdb *redis.Client, seeds uint64) {
+	for seed := range seeds {
+		random := rand.New(rand.NewPCG(seed, 2))
+		for name, next := range streams(random) {
+			policy, exact := fmt.Sprint(name, seed), map[string]int64{}
+			for process := range 4 {
+				r := &Reporter{rdb: rdb, config: config{prefix: "test"}, process: fmt.Sprint("P", process)}
+				for range 1 + random.IntN(4) {
+					p := newPolicy(policy)
+					for range random.IntN(3000) {
+						key := next()
+						p.deny(key, random.IntN(2))
+						exact[key]++
+					}
+					s := p.take(r.keys)
+					if s.isEmpty() {
+						continue
+					}
+					to := &report{summary: s, to: time.Now().Add(-time.Duration(random.IntN(10)) * time.Minute)}
+					require.NoError(t, r.send(t.Context(), p, to))
+				}
+			}
+			all, err := read(t.Context(), rdb, "test", policy)
+			require.NoError(t, err)
+			var sum summary
+			for _, m := range all {
+				require.LessOrEqual(t, len(m.clients), counters)
+				sum = sum.merge(m.summary)
+			}
+			t.Log(seed, name)
+			requireBounds(t, sum, exact)
+		}
+	}
+}
+
+// TestClientsHaveTheTextOfTheLimitersKeys: with a secret, and without one if the key cannot stand there as it is.
+func TestClientsHaveTheTextOfTheLimitersKeys(t *testing.T) {
+	t.Parallel()
+	secret := []byte("a secret of 16 b")
+	long := strings.Repeat("x", 2*maxKey)
+	for _, row := range []struct {
+		client string
+		opts   []ginlimit.LimiterOption
+		own    []Option
+		hashed bool
+	}{
+		{"203.0.113.7", nil, nil, false}, {`a|b\c`, nil, nil, false}, {"#a", nil, nil, false}, {"=", nil, nil, false},
+		{"a{b}", nil, nil, true}, {"a\nb", nil, nil, true}, {"Zoë", nil, nil, true}, {long[:100], nil, nil, true},
+		{long, nil, nil, true},
+		{"203.0.113.7", []ginlimit.LimiterOption{ginlimit.WithKeySecret(secret)}, []Option{WithKeySecret(secret)}, true},
+		{long, []ginlimit.LimiterOption{ginlimit.WithKeySecret(secret)}, []Option{WithKeySecret(secret)}, true},
+	} {
+		rdb, _ := testkit.NewMiniredis(t)
+		r := start(t, rdb, row.own...)
+		limiter, err := ginlimit.NewLimiter(rdb, append(row.opts, ginlimit.WithTimeout(testkit.Patience),
+			ginlimit.WithReplicas(1), ginlimit.WithClientObserver(r.Observe))...)
+		require.NoError(t, err)
+		policy, err := limiter.Policy("p", ginlimit.PerHour(1))
+		require.NoError(t, err)
+		for range 3 {
+			_, err = policy.Allow(t.Context(), row.client)
+			require.NoError(t, err)
+		}
+		require.NoError(t, limiter.Close())
+		require.NoError(t, r.Close())
+		want := Client{row.client, row.hashed, 2, 0}
+		if row.hashed {
+			keys, err := rdb.Keys(t.Context(), "ginlimit:{#*").Result()
+			require.NoError(t, err)
+			require.Len(t, keys, 1)
+			want.Key, _, _ = strings.Cut(strings.TrimPrefix(keys[0], "ginlimit:{"), "}")
+		}
+		require.Equal(t, []Client{want}, denied(t, rdb, "p"))
+	}
+}
+
+// TestCountsAreBounded: however many policies and clients there are, and however long their keys.
+func TestCountsAreBounded(t *testing.T) {
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		r := start(t, b.Redis)
+		for i := range maxPolicies + 50 {
+			deny(r, fmt.Sprint("p", i), "a")
+		}
+		require.Len(t, *r.policies.Load(), maxPolicies)
+		before := testkit.HeapInUse()
+		for i := range 2000 {
+			deny(r, "p0", strings.Repeat("x", 1<<16)+fmt.Sprint(i), strings.Repeat("y", maxKey)[:maxKey-4]+fmt.Sprint(i))
+		}
+		require.Less(t, testkit.HeapInUse()-before, int64(1<<20))
+		time.Sleep(DefaultInterval + time.Millisecond)
+		require.Len(t, denied(t, b.Redis, "p0"), counters)
+		text, err := b.Redis.HVals(t.Context(), "ginlimit:denied:{p0}").Result()
+		require.NoError(t, err)
+		require.Less(t, len(strings.Join(text, "")), 100*counters)
+	})
+}
+
+// TestSeenIsBounded: Redis knows the last processes of a policy.
+func TestSeenIsBounded(t *testing.T) {
+	t.Parallel()
+	rdb, _ := testkit.NewMiniredis(t)
+	for i := range 8 {
+		process := fmt.Sprint("P", i%7) // P0 comes twice
+		require.NoError(t, reportScript.Run(t.Context(), rdb, []string{"key"}, process, i, 0, summary{}.text(),
+			minutes, counters, 3).Err())
+	}
+	seen, err := rdb.HGet(t.Context(), "key", "seen").Result()
+	require.NoError(t, err)
+	require.Regexp(t, `^P5 5 \d+\nP6 6 \d+\nP0 7 \d+\n$`, seen)
+}
+
+// TestForeignValues: they are errors, and stay.
+func TestForeignValues(t *testing.T) {
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		r := start(t, b.Redis)
+		require.NoError(t, b.Redis.Set(t.Context(), "ginlimit:denied:{p}", "foreign", 0).Err())
+		field := fmt.Sprint(time.Now().Unix() / 60)
+		require.NoError(t, b.Redis.HSet(t.Context(), "ginlimit:denied:{q}", field, "2 newer").Err())
+		deny(r, "p", "a")
+		deny(r, "q", "a")
+		deny(r, "good", "a")
+		time.Sleep(DefaultInterval + time.Millisecond)
+		_, err := Denied(t.Context(), b.Redis, ginlimit.DefaultPrefix, "p")
+		require.ErrorContains(t, err, `top: reports of policy "p": `)
+		require.ErrorContains(t, err, "WRONGTYPE")
+		_, err = Minutes(t.Context(), b.Redis, ginlimit.DefaultPrefix, "q")
+		require.EqualError(t, err, `top: key "ginlimit:denied:{q}": its text is no summary that this version can read`)
+		require.Len(t, denied(t, b.Redis, "good"), 1, "the others are reported")
+		require.Equal(t, "2 newer", b.Mini.HGet("ginlimit:denied:{q}", field))
+	})
+}
+
+// TestManyGoroutines count each denial once.
+func TestManyGoroutines(t *testing.T) {
+	t.Parallel()
+	rdb, _ := testkit.NewMiniredis(t)
+	r := start(t, rdb, WithInterval(time.Second))
+	var all sync.WaitGroup
+	for i := range 16 {
+		all.Go(func() {
+			for range 500 {
+				deny(r, "p", fmt.Sprint(i%4))
+			}
+		})
+	}
+	all.Wait()
+	require.NoError(t, r.Close())
+	for _, c := range denied(t, rdb, "p") {
+		require.Equal(t, Client{c.Key, false, 2000, 0}, c)
+	}
+	require.Len(t, denied(t, rdb, "p"), 4)
+}

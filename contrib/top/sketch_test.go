@@ -1,0 +1,173 @@
+package top
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+)
+
+// stream makes the clients that are denied, one after another.
+type stream func() string
+
+// streams are the ways in which clients may come, by name.
+func streams(random *rand.Rand) map[string]stream {
+	zipf := func(s float64) stream {
+		z := rand.NewZipf(random, s, 1, 1<<20)
+		return func() string { return fmt.Sprint("z", z.Uint64()) }
+	}
+	n := 0
+	return map[string]stream{
+		"zipf 1.01": zipf(1.01), "zipf 1.5": zipf(1.5), "zipf 3": zipf(3),
+		"every client once": func() string { n++; return fmt.Sprint("new", n) },
+		"one client, and each time another": func() string {
+			if n++; n%2 == 0 {
+				return "same"
+			}
+			return fmt.Sprint("new", n)
+		},
+		"one more than there are counters, in turn": func() string { n++; return fmt.Sprint(n % (counters + 1)) },
+		"a client that comes late": func() string {
+			if n++; n > 3000 && random.IntN(20) == 0 {
+				return "late"
+			}
+			return fmt.Sprint("new", random.IntN(n))
+		},
+		"a few clients": func() string { return fmt.Sprint("few", random.IntN(7)) },
+	}
+}
+
+// requireBounds checks a summary against the exact numbers.
+func requireBounds(t *testing.T, s summary, exact map[string]int64) {
+	t.Helper()
+	var all, sum int64
+	for _, n := range exact {
+		all += n
+	}
+	require.LessOrEqual(t, len(s.clients), counters)
+	require.Equal(t, all, s.outcomes[ginlimit.OutcomeDenied])
+	listed := map[string]bool{}
+	for _, c := range s.clients {
+		key := c.text[1:]
+		require.False(t, listed[key], "twice: %s", key)
+		listed[key] = true
+		require.LessOrEqual(t, exact[key], c.count, key)
+		require.LessOrEqual(t, c.count-c.err, exact[key], key)
+		sum += c.count
+	}
+	require.LessOrEqual(t, sum, all)
+	for key, n := range exact {
+		if !listed[key] {
+			require.LessOrEqual(t, n, s.rest, key)
+			require.LessOrEqual(t, n*counters, all, "%s has %d of %d and is missing", key, n, all)
+		}
+	}
+}
+
+// newPolicy returns a policy whose clients a test counts.
+func newPolicy(name string) *policy { return &policy{name: name, prefix: name + "|"} }
+
+// deny counts a denial of a client, in a shard of the policy.
+func (p *policy) deny(key string, shard int) {
+	s := &p.shards[shard]
+	if s.sketch == nil {
+		s.sketch = &sketch{}
+	}
+	s.sketch.add(key, false)
+	s.outcomes[ginlimit.OutcomeDenied]++
+}
+
+// TestSummariesKeepTheirBounds: of one process with several shards, and of several processes in any order.
+func TestSummariesKeepTheirBounds(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(6) {
+		random := rand.New(rand.NewPCG(seed, 1))
+		for name, next := range streams(random) {
+			exact := map[string]int64{}
+			var parts []summary
+			for range 1 + random.IntN(5) {
+				p := newPolicy("p")
+				for range random.IntN(8000) {
+					key := next()
+					p.deny(key, random.IntN(1+random.IntN(maxShards)))
+					exact[key]++
+				}
+				parts = append(parts, p.take(r0.keys))
+			}
+			for len(parts) > 1 {
+				i := random.IntN(len(parts) - 1)
+				parts[i] = parts[i].merge(parts[i+1])
+				parts = append(parts[:i+1], parts[i+2:]...)
+			}
+			if len(exact) > 0 {
+				t.Log(seed, name)
+				requireBounds(t, parts[0], exact)
+			}
+		}
+	}
+}
+
+var r0 Reporter // without a secret
+
+// TestTextOfASummary: it is read as it was written, and another text is an error.
+func TestTextOfASummary(t *testing.T) {
+	t.Parallel()
+	s := summary{[]client{{"=a b", 7, 2}, {"#x", 1 << 60, 0}}, 3, outcomes{1, 2, 3, 4}}
+	text := "1 3 1 2 3 4\n7 2 =a b\n1152921504606846976 0 #x\n"
+	require.Equal(t, text, s.text())
+	read, err := parseSummary(text)
+	require.NoError(t, err)
+	require.Equal(t, s, read)
+	for _, text := range []string{
+		"", "2 3 1 2 3 4\n", "1 3 1 2 3\n", "1 3 1 2 3 4 5\n", "1 x 1 2 3 4\n", "1 3 1 2 3 -4\n",
+		"1 3 1 2 3 4\n7 2\n", "1 3 1 2 3 4\n7 2 \n", "1 3 1 2 3 4\n7 2 a\n", "1 3 1 2 3 4\nx 2 =a\n", "1 3 1 2 3 4\n\n",
+	} {
+		_, err := parseSummary(text)
+		require.ErrorIs(t, err, errFormat, text)
+	}
+}
+
+// TestKeysOfPoliciesDoNotMeet: not with each other, and not with the limiter's, which have a brace after the prefix.
+func TestKeysOfPoliciesDoNotMeet(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, "ginlimit:denied:{login}", redisKey("ginlimit", "login"))
+	require.Equal(t, "denied:{login}", redisKey("", "login"))
+	require.Equal(t, `a:denied:{x\|y}`, redisKey("a", "x|y"))
+	require.Regexp(t, `^a:denied:\{#[\w-]{43}\}$`, redisKey("a", "x}y"))
+	require.Regexp(t, `^a:denied:\{#[\w-]{43}\}$`, redisKey("a", strings.Repeat("x", 65)))
+}
+
+func BenchmarkObserve(b *testing.B) {
+	observe := func(b *testing.B, e ginlimit.Event, next func(i int) string, opts ...Option) {
+		reporter := benchmarked(b, opts...)
+		keys := make([]string, 1<<12)
+		for i := range keys {
+			keys[i] = next(i)
+		}
+		run := func(b *testing.B, i int, more func() bool) {
+			for ; more(); i++ {
+				reporter.Observe(b.Context(), e, keys[i%len(keys)])
+			}
+		}
+		b.Run("one goroutine", func(b *testing.B) { run(b, 0, b.Loop) })
+		b.Run("parallel", func(b *testing.B) { b.RunParallel(func(pb *testing.PB) { run(b, rand.IntN(1<<12), pb.Next) }) })
+	}
+	z := rand.NewZipf(rand.New(rand.NewPCG(1, 1)), 1.1, 1, 1<<20)
+	zipf := func(int) string { return fmt.Sprint("203.0.113.", z.Uint64()) }
+	denied := ginlimit.Event{Name: "login", Outcome: ginlimit.OutcomeDenied}
+	b.Run("admission", func(b *testing.B) { observe(b, ginlimit.Event{Name: "login"}, zipf) })
+	b.Run("admission/outcomes", func(b *testing.B) { observe(b, ginlimit.Event{Name: "login"}, zipf, WithOutcomes()) })
+	b.Run("one client", func(b *testing.B) { observe(b, denied, func(int) string { return "203.0.113.7" }) })
+	b.Run("zipf", func(b *testing.B) { observe(b, denied, zipf) })
+	b.Run("zipf/secret", func(b *testing.B) { observe(b, denied, zipf, WithKeySecret(make([]byte, 16))) })
+	b.Run("every client once", func(b *testing.B) {
+		observe(b, denied, func(i int) string { return fmt.Sprint("203.0.113.", i) })
+	})
+	b.Run("long keys", func(b *testing.B) {
+		observe(b, denied, func(i int) string { return strings.Repeat("x", maxKey) + fmt.Sprint(i%50) })
+	})
+}
