@@ -65,6 +65,7 @@ func (p *Policy) observed(ctx context.Context, client string, n int) (*question,
 	if !p.made() {
 		return nil, errNoPolicy
 	}
+	p.publish()
 	o := p.observe(client)
 	q, err := p.ask(ctx, client, n)
 	if err != nil && client != "" && n > 0 && p.checkTenant() == nil {

@@ -33,6 +33,7 @@ import (
 	"github.com/ginlimit/ginlimit/internal/clientkey"
 	"github.com/ginlimit/ginlimit/internal/engine"
 	"github.com/ginlimit/ginlimit/internal/gintrust"
+	"github.com/ginlimit/ginlimit/internal/operation"
 	"github.com/ginlimit/ginlimit/internal/redisstore"
 )
 
@@ -57,12 +58,15 @@ func NewLimiter(rdb redis.UniversalClient, opts ...LimiterOption) (*Limiter, err
 func newRedisLimiter(rdb redis.UniversalClient, opts []LimiterOption) (*Limiter, []error) {
 	c := newConfig(opts)
 	c.require(!redisstore.IsNil(rdb), "the Redis client is nil")
+	process := "P" + rand.Text()[:maxProcess]
 	e := engine.NewRedis(c.engine(), rdb, c.denials, redisstore.Config{
-		Prefix: c.prefix, Log: c.logger, Process: "P" + rand.Text()[:maxProcess], Scripts: scripts,
+		Prefix: c.prefix, Log: c.logger, Process: process, Scripts: scripts,
 	})
 	l := &Limiter{limiterConfig: c.limiterConfig, defaults: c.defaults, engine: e, rdb: rdb}
-	// Its goroutines hold the engine, so the engine would never be collected.
+	l.operation = c.newOperation(redisstore.NewOperation(rdb, c.prefix), process)
+	// Their goroutines hold them, so they would never be collected.
 	runtime.AddCleanup(l, (*engine.Engine).Drop, e)
+	runtime.AddCleanup(l, (*operation.Operation[[]Limit]).End, l.operation)
 	return l, c.errs
 }
 
@@ -103,7 +107,10 @@ func NewLocal(opts ...LimiterOption) (*Limiter, error) {
 	if c.errs != nil {
 		return nil, errors.Join(c.errs...)
 	}
-	return &Limiter{limiterConfig: c.limiterConfig, defaults: c.defaults, engine: engine.NewLocal(c.engine())}, nil
+	return &Limiter{
+		limiterConfig: c.limiterConfig, defaults: c.defaults, engine: engine.NewLocal(c.engine()),
+		operation: c.newOperation(new(operation.Local), "local"),
+	}, nil
 }
 
 // Limiter makes policies that count in one place: see [NewLimiter] and [NewLocal]. The zero Limiter returns
@@ -115,8 +122,9 @@ type Limiter struct {
 	rdb       redis.UniversalClient // nil without Redis
 	questions sync.Pool             // of *question
 	addresses gintrust.Warnings     // of addresses that clients can spoof, or that Gin cannot read
-	policies  nameSet
-	plans     nameSet
+	operation *operation.Operation[[]Limit]
+	policies  nameSet[*Policy]
+	plans     nameSet[bool]
 	noClient  redisstore.Throttle // of warnings of keys that no request counts under
 }
 
@@ -129,6 +137,7 @@ var errNotMade = invalid("the limiter was not made by NewLimiter or NewLocal")
 // the client hang too.
 func (l *Limiter) Close() error {
 	if l != nil && l.engine != nil {
+		l.operation.End()
 		l.engine.Close()
 	}
 	return nil
@@ -147,19 +156,27 @@ func (l *Limiter) Ping(ctx context.Context) error {
 // maxNames is how many policies, and how many [Plans], a limiter makes.
 const maxNames = 1 << 16
 
-// nameSet is the names of a limiter's policies, or of its plans.
-type nameSet struct {
+// nameSet is a limiter's policies, or its plans, by name.
+type nameSet[T any] struct {
 	mu    sync.Mutex
-	taken map[string]bool
+	taken map[string]T
 }
 
-// take takes a name, unless there are faults, to which it adds its own: the name is taken, or there are too many.
-// It returns all of them as one error.
-func (n *nameSet) take(name, taken, full string, faults []error) error {
+// get returns what has a name, or the zero T.
+func (n *nameSet[T]) get(name string) T {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	return n.taken[name]
+}
+
+// take gives what is made a name, unless there are faults, to which it adds its own: the name is taken, or there
+// are too many. It returns all of them as one error.
+func (n *nameSet[T]) take(name string, made T, taken, full string, faults []error) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	_, is := n.taken[name]
 	switch {
-	case n.taken[name]:
+	case is:
 		faults = append(faults, invalid(taken, name))
 	case len(n.taken) == maxNames:
 		faults = append(faults, invalid(full, maxNames))
@@ -167,9 +184,9 @@ func (n *nameSet) take(name, taken, full string, faults []error) error {
 	err := errors.Join(faults...)
 	if err == nil {
 		if n.taken == nil {
-			n.taken = map[string]bool{}
+			n.taken = map[string]T{}
 		}
-		n.taken[name] = true
+		n.taken[name] = made
 	}
 	return err
 }
@@ -181,7 +198,7 @@ type Transition struct {
 }
 
 // Stats are the figures of a limiter. Batches, Decisions, Leased and Transitions count from when it was made.
-// For [NewLocal] only Slots, Bans and LocalBuckets are not zero. A closed limiter has no LostServers.
+// For [NewLocal] only Slots, Bans, Overrides and LocalBuckets are not zero. A closed limiter has no LostServers.
 type Stats struct {
 	Servers      int                   // of Redis that decisions are sent to; one while they are not known yet
 	LostServers  int                   // of these, with an open circuit breaker
@@ -195,6 +212,7 @@ type Stats struct {
 	Slots        int                   // held by requests in flight in this process: see [InFlight]
 	Bans         int                   // that this process knows of and that last, at most 65,536: see [WithBan]
 	Remembered   int                   // denials in the deny cache that are still valid
+	Overrides    int                   // that this process knows and that have not ended: see [Limiter.Override]
 	LocalBuckets int                   // in this process, full ones that are not forgotten yet among them
 	Transitions  map[Transition]uint64 // of the circuit breakers of all servers; nil if there were none
 }
@@ -209,7 +227,7 @@ func (l *Limiter) Stats() Stats {
 		Servers: of.Redis.Servers, LostServers: of.Redis.Open, Batches: of.Redis.Batches, Decisions: of.Redis.Calls,
 		InFlight: of.Redis.InFlight, Queued: of.Redis.Queued,
 		Leases: of.Leases, Leased: of.Leased, Slots: of.Slots, Bans: of.Bans, Replicas: of.Replicas,
-		Remembered: of.Denials, LocalBuckets: of.Local,
+		Remembered: of.Denials, LocalBuckets: of.Local, Overrides: l.operation.InForce(),
 	}
 	for t, n := range of.Redis.Transitions {
 		if s.Transitions == nil {

@@ -79,6 +79,8 @@ type limiterConfig struct {
 	secret    []byte
 	denials   int // in the deny cache
 	observers []observer
+
+	ignoresOverrides bool
 }
 
 // policyConfig is what options of a policy fill.

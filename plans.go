@@ -66,7 +66,7 @@ func (l *Limiter) NewPlans(name string, life time.Duration,
 		taken = "the limiter has plans named %q already; keep them, or choose another name"
 		full  = "the limiter has made %d plans; make them once, at start, not for each request"
 	)
-	if err := l.plans.take(name, taken, full, c.errs); err != nil {
+	if err := l.plans.take(name, true, taken, full, c.errs); err != nil {
 		return nil, err
 	}
 	return &Plans{plancache.New(plancache.Config[[]Limit]{
@@ -134,13 +134,21 @@ func checked(source func(context.Context, string) ([]Limit, error)) func(context
 		if _, err := newLimitSet(limits); err != nil {
 			return nil, &unusable{err, limits}
 		}
-		for _, limit := range limits {
-			if !limit.named() { // Redis keeps its text
-				return nil, fmt.Errorf("%w: %s: no time zone has that name", ErrInvalidArgument, limit)
-			}
+		if err := checkNamed(limits); err != nil {
+			return nil, err
 		}
 		return slices.Clone(limits), nil // the application may change its own
 	}
+}
+
+// checkNamed reports limits that cannot be read from the texts that Redis keeps of them.
+func checkNamed(limits []Limit) error {
+	for _, limit := range limits {
+		if !limit.named() {
+			return fmt.Errorf("%w: %s: no time zone has that name", ErrInvalidArgument, limit)
+		}
+	}
+	return nil
 }
 
 // planUnavailable is the error of a client whose plan the source did not return.

@@ -47,10 +47,14 @@ type policyState struct {
 
 	trust  gintrust.Trust // of Gin in the headers of proxies
 	serves atomic.Bool    // requests, by a handler
-	logged struct {       // what the log has said once, or not long ago
+
+	options   []string    // the names of those in force, but the key and header fields, for operators
+	published atomic.Bool // operators can see it
+	logged    struct {    // what the log has said once, or not long ago
 		twice      atomic.Bool // that another policy charges the same bucket
 		smallBurst atomic.Bool // that its burst is too small for its tenants
 		faults     redisstore.Throttle
+		override   redisstore.Throttle // that one cannot be used
 	}
 }
 
@@ -76,7 +80,7 @@ func (l *Limiter) Policy(name string, opts ...PolicyOption) (*Policy, error) {
 		taken = "the limiter has a policy named %q already; keep it and call its With, or choose another name"
 		full  = "the limiter has made %d policies; make each policy once, at start, not for each request"
 	)
-	if err := l.policies.take(name, taken, full, cfg.errs); err != nil {
+	if err := l.policies.take(name, p, taken, full, cfg.errs); err != nil {
 		return nil, err
 	}
 	return p, nil
@@ -134,6 +138,7 @@ func (p *Policy) With(opts ...PolicyOption) (*Policy, error) {
 		return nil, errors.Join(cfg.errs...)
 	}
 	derived.tenant, derived.tenantErr = p.tenant, p.tenantErr
+	derived.options = optionsOf(append(used, p.options...))
 	return derived, nil
 }
 
@@ -147,6 +152,10 @@ func (l *Limiter) newPolicy(cfg *config, name string) *Policy {
 	if cfg.counts.limitFunc != nil { // it returns all but the slots
 		limits = append(slices.Clone(limits), Unlimited())
 	}
+	for _, s := range cfg.defaults {
+		p.options = append(p.options, s.name)
+	}
+	p.options = optionsOf(append(p.options, cfg.used...))
 	var err error
 	if p.limits, err = p.counts.newLimits(name, limits, 0, l.engine.IsLocal()); err != nil {
 		cfg.errs = append(cfg.errs, err)
@@ -163,8 +172,26 @@ func (l *Limiter) newPolicy(cfg *config, name string) *Policy {
 	return p
 }
 
-// limitsOf returns the limits of a client.
+// optionsOf returns names of options, in order and once each, but those that [PolicyInfo] has apart.
+func optionsOf(names []string) []string {
+	names = slices.DeleteFunc(names, func(name string) bool { return name == "WithKey" || name == "WithHeaders" })
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// limitsOf returns the limits of a client: those that override the policy's, its own from the policy's function,
+// or the policy's.
 func (p *Policy) limitsOf(ctx context.Context, client string) (*policyLimits, error) {
+	if limits, ok := p.limiter.operation.Find(p.name, client); ok {
+		own, err := p.under(limits)
+		if err == nil {
+			return own, nil
+		}
+		if p.logged.override.Allow() {
+			p.limiter.logger.WarnContext(ctx, "ginlimit: an override does not fit its policy, and is ignored",
+				"name", p.name, "reason", planReason(err))
+		}
+	}
 	if p.counts.limitFunc == nil {
 		return p.limits, nil
 	}
@@ -172,6 +199,11 @@ func (p *Policy) limitsOf(ctx context.Context, client string) (*policyLimits, er
 	if err != nil {
 		return nil, err
 	}
+	return p.under(limits)
+}
+
+// under returns limits of a client as the policy counts them.
+func (p *Policy) under(limits []Limit) (*policyLimits, error) {
 	if known := p.clients.get(limits); known != nil {
 		return known, nil
 	}

@@ -123,6 +123,7 @@ func (s *requestState) ask(c *gin.Context) (failed *part, why failure) {
 // prepare returns the question to the policy.
 func (t *part) prepare(c *gin.Context, s *requestState) (ask engine.Ask, why failure) {
 	p := t.policy
+	p.publish()
 	s.asking = p
 	if t.n = 1; p.asks.cost != nil {
 		t.n = p.asks.cost(c)

@@ -123,6 +123,7 @@ func (d *decision) charge(ctx context.Context, charges []Charge) error {
 	inForce := slices.ContainsFunc(charges, func(c Charge) bool { return !c.Policy.dryRun })
 	for i, c := range charges {
 		p, t := c.Policy, &d.parts[i]
+		p.publish()
 		t.policy, t.client, t.n, t.dry = p, c.Client, c.N, p.dryRun && inForce
 		var err error
 		t.limits, err = p.limitsOf(ctx, c.Client)

@@ -21,6 +21,7 @@ import (
 	"github.com/ginlimit/ginlimit"
 	"github.com/ginlimit/ginlimit/internal/engine"
 	"github.com/ginlimit/ginlimit/internal/memory"
+	"github.com/ginlimit/ginlimit/internal/operation"
 )
 
 // Patient lets Redis take as long as a busy machine may, where that must not be what ends a decision.
@@ -240,12 +241,21 @@ func SetLocalBuckets(l *ginlimit.Limiter, n int) {
 }
 
 // NewLimiter returns a limiter that has the patience of a busy machine, and no decision that Redis
-// has not made: it remembers no denials.
+// has not made: it remembers no denials. It sends Redis no commands but the test's: it is not [NewOperated].
 func NewLimiter(t testing.TB, rdb redis.UniversalClient, opts ...ginlimit.LimiterOption) *Limiter {
+	t.Helper()
+	l := NewOperated(t, rdb, opts...)
+	field := reflect.ValueOf(l.Limiter).Elem().FieldByName("operation")
+	(*(**operation.Operation[[]ginlimit.Limit])(unsafe.Pointer(field.UnsafeAddr()))).End()
+	return l
+}
+
+// NewOperated is [NewLimiter], and reads overrides and publishes its policies in the background, as others do.
+func NewOperated(t testing.TB, rdb redis.UniversalClient, opts ...ginlimit.LimiterOption) *Limiter {
 	t.Helper()
 	limiter, err := ginlimit.NewLimiter(rdb, append([]ginlimit.LimiterOption{
 		Patient(), ginlimit.WithFailureMode(ginlimit.FailClosed), ginlimit.WithLogger(slog.New(slog.DiscardHandler)),
-		ginlimit.WithReplicas(1), // else Redis is sent commands that are not the test's
+		ginlimit.WithReplicas(1), // else it counts processes
 		ginlimit.WithDenyCache(0),
 	}, opts...)...)
 	l := made(t, limiter, err, opts)

@@ -44,3 +44,11 @@ func PrivilegesOf(t *testing.T, begin string) []string {
 	require.NotNil(t, m, begin)
 	return strings.Fields(m[1])
 }
+
+// ACLBlock returns the words of the line in a block of docs/operations.md that begins so.
+func ACLBlock(t *testing.T, begin string) []string {
+	t.Helper()
+	m := regexp.MustCompile("(?m)^" + regexp.QuoteMeta(begin) + ".*$").FindString(Read(t, "docs/operations.md"))
+	require.NotEmpty(t, m, begin)
+	return strings.Fields(m)
+}

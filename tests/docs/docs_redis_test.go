@@ -138,6 +138,48 @@ func TestDocumentedPrivilegesAreEnough(t *testing.T) {
 			assert.Contains(t, used, right[1:], "so the test needs each of them")
 		}
 	})
+	t.Run("overrides", func(t *testing.T) {
+		t.Parallel()
+		addr := testkit.StartRedis(t)
+		more := append([]string{"resetkeys"}, testkit.ACLBlock(t, "~ginlimit:{*|*")...)
+		more = append(more, testkit.PrivilegesOf(t, "a process also needs")...)
+		application := testkit.Restrict(t, addr, "TokenBucket", append(more, "+set", "+del")...)
+		rights := testkit.ACLBlock(t, "ACL SETUSER operator")
+		require.NoError(t, testkit.Connect(t, addr).Do(t.Context(), toAny(rights)...).Err())
+		operator := application
+		operator.Username = "operator"
+		app, person := redis.NewClient(&application), redis.NewClient(&operator)
+		defer app.Close()
+		defer person.Close()
+		l := testkit.NewOperated(t, app)
+		p := testkit.NewPolicy(t, l, "api", ginlimit.PerMinute(3), ginlimit.InFlight(9))
+		long := strings.Repeat("k", 100)
+		reserve := func() ginlimit.Limit {
+			r, err := p.Reserve(t.Context(), long, 1)
+			require.NoError(t, err)
+			r.Release()
+			return r.Results()[0].Limit
+		}
+		reserve()
+		people := testkit.NewOperated(t, person)
+		require.True(t, testkit.BecomesTrue(nil, func() bool {
+			all, err := people.Policies(t.Context())
+			require.NoError(t, err)
+			return len(all) == 1
+		}))
+		testkit.RequireNothingDenied(t, addr)
+		o := ginlimit.Override{Policy: "api", Limits: []ginlimit.Limit{ginlimit.PerMinute(90)}, Until: time.Now().Add(time.Hour)}
+		require.NoError(t, people.Override(t.Context(), o))
+		require.True(t, testkit.BecomesTrue(nil, func() bool { return reserve() == ginlimit.PerMinute(90) }))
+		all, err := people.Overrides(t.Context())
+		require.NoError(t, err)
+		require.Len(t, all, 1)
+		require.NoError(t, people.Override(t.Context(), ginlimit.Override{Policy: "api"}))
+		testkit.RequireNothingDenied(t, addr)
+		require.ErrorContains(t, l.Override(t.Context(), o), "NOPERM")
+		_, err = testkit.NewPolicy(t, people, "api", ginlimit.PerMinute(3)).Allow(t.Context(), "k")
+		require.ErrorIs(t, err, ginlimit.ErrUnavailable, "who operates it takes no tokens")
+	})
 	t.Run("plans", func(t *testing.T) {
 		t.Parallel()
 		addr := testkit.StartRedis(t)
@@ -298,4 +340,12 @@ func goIn(t *testing.T, dir string, args ...string) string {
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, string(out))
 	return string(out)
+}
+
+// toAny returns words as arguments of a command.
+func toAny(words []string) (all []any) {
+	for _, word := range words {
+		all = append(all, word)
+	}
+	return all
 }

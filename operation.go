@@ -1,0 +1,295 @@
+package ginlimit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"github.com/ginlimit/ginlimit/internal/engine"
+	"github.com/ginlimit/ginlimit/internal/operation"
+	"github.com/ginlimit/ginlimit/internal/redisstore"
+	"github.com/ginlimit/ginlimit/internal/wire"
+)
+
+const (
+	maxOverride       = 366 * day // how far ahead an override ends
+	maxOverrideLimits = 16
+	maxOverrideText   = 1024 // bytes of a client
+	maxOverrideNote   = 256  // bytes
+	operationTimeout  = 5 * time.Second
+)
+
+// Override is limits that replace those of a policy for a time: see [Limiter.Override].
+type Override struct {
+	Policy string    // its name
+	Client string    // as the policy's [KeyFunc] returns it, at most 1,024 bytes; "" is all clients without an override of their own
+	Limits []Limit   // 1 to 16; none ends the override
+	Until  time.Time // when it ends by itself: in the future, at most 366 days ahead
+	Note   string    // why, for people; at most 256 bytes
+}
+
+// Override replaces the limits of a policy, for one client or for all, until a time. It is in force within a
+// second in every process that decides, also for a client that is denied; a process that has just begun reads
+// the overrides with its first decision. Without Redis a process goes by those that it knows.
+//
+// A client's override goes before that for all clients, and both before [WithLimitFunc]. The policy's
+// [InFlight] stays unless the limits name another. A changed Rate or Burst keeps the bucket: what is missing
+// takes as long to come back as before. Another period or algorithm is another bucket, a full one. It ends no
+// [Policy.Block] and no ban; [Policy.Reset] does. Who waits goes on under the limits of before.
+//
+// The policy may be another process', once that has served. A second override for the same client replaces the
+// first. The error joins all faults, each an [ErrInvalidArgument], as is the 10,001st override; without Redis it
+// is [ErrUnavailable], and the override may be in force all the same. It waits for at most five seconds.
+func (l *Limiter) Override(ctx context.Context, o Override) error { return l.OverrideAll(ctx, o) }
+
+// OverrideAll is [Limiter.Override] for up to 1,000 overrides, all or none.
+func (l *Limiter) OverrideAll(ctx context.Context, all ...Override) error {
+	if l == nil || l.engine == nil {
+		return errNotMade
+	}
+	if len(all) == 0 || len(all) > operation.MaxChanges {
+		return invalid("%d overrides; want 1 to %d at once", len(all), operation.MaxChanges)
+	}
+	return l.operate(ctx, func(ctx context.Context) error {
+		changes, err := l.changes(ctx, all)
+		if err != nil {
+			return err
+		}
+		if err = l.operation.Change(ctx, changes); errors.Is(err, operation.ErrFull) {
+			return invalid("there would be more than %d overrides; end some", operation.MaxOverrides)
+		}
+		return err
+	})
+}
+
+// Overrides returns all overrides that have not ended, by policy and client, also those of other processes'
+// policies. With [WithKeySecret] their clients are HMACs.
+func (l *Limiter) Overrides(ctx context.Context) (all []Override, err error) {
+	if l == nil || l.engine == nil {
+		return nil, errNotMade
+	}
+	err = l.operate(ctx, func(ctx context.Context) error {
+		known, err := l.operation.Overrides(ctx)
+		for _, k := range known {
+			o := Override{Policy: k.Policy, Client: k.Client, Until: time.UnixMilli(k.Until), Note: k.Note}
+			if err == nil && time.Now().Before(o.Until) {
+				o.Limits, err = splitLimits(k.Limits)
+				all = append(all, o)
+			}
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	slices.SortFunc(all, func(a, b Override) int {
+		return strings.Compare(Key(a.Policy, a.Client), Key(b.Policy, b.Client))
+	})
+	return all, nil
+}
+
+// PolicyInfo is a policy as some processes serve it.
+type PolicyInfo struct {
+	Name      string
+	Limits    []Limit   // without those of [WithLimitFunc]
+	Key       string    // the kind of its key: "ByClientIP", "ByHeader", or the name of the application's function
+	Headers   Headers   // of [WithHeaders]
+	Options   []string  // the names of its other options, defaults too
+	Version   string    // of the application, as it was built; "" if that is not known
+	Processes int       // or limiters, that serve it
+	Seen      time.Time // when one of them has last said so
+}
+
+// Policies returns the policies that the processes of this prefix serve, by name. A policy that differs between
+// processes, as during a rollout, is there once for each variant. A process publishes up to 1,000 policies,
+// each within a second of its first decision and then each minute; after three minutes it is forgotten.
+func (l *Limiter) Policies(ctx context.Context) (all []PolicyInfo, err error) {
+	if l == nil || l.engine == nil {
+		return nil, errNotMade
+	}
+	err = l.operate(ctx, func(ctx context.Context) error {
+		all, err = l.published(ctx)
+		return err
+	})
+	return all, err
+}
+
+func (l *Limiter) published(ctx context.Context) (all []PolicyInfo, err error) {
+	found, err := l.operation.Policies(ctx)
+	for _, p := range found {
+		var limits []Limit
+		if p.Limits != "" && err == nil {
+			limits, err = splitLimits(p.Limits)
+		}
+		all = append(all, PolicyInfo{
+			Name: p.Name, Limits: limits, Key: p.Key, Headers: Headers(p.Headers), Options: p.Options,
+			Version: p.Build, Processes: p.Processes, Seen: p.Seen,
+		})
+	}
+	slices.SortFunc(all, func(a, b PolicyInfo) int {
+		return strings.Compare(Key(a.Name, a.Version)+fmt.Sprint(a), Key(b.Name, b.Version)+fmt.Sprint(b))
+	})
+	return all, err
+}
+
+// WithoutOverrides ignores overrides: the limits are those of the code, whoever may write to Redis.
+func WithoutOverrides() LimiterOption {
+	return limiterSetting{"WithoutOverrides", func(c *config) { c.ignoresOverrides = true }}
+}
+
+// newOperation returns what the limiter tells other processes and operators, and learns from them.
+func (c *limiterConfig) newOperation(store operation.Store, process string) *operation.Operation[[]Limit] {
+	oc := operation.Config[[]Limit]{Store: store, Process: process, Ignores: c.ignoresOverrides, Limits: splitLimits}
+	if c.secret != nil {
+		keys := c.engine().Keys
+		oc.Hide = func(policy, client string) string { return string(keys.Append(nil, Key(policy, ""), client)) }
+	}
+	var failures redisstore.Throttle
+	log := c.logger
+	oc.Failed = func(err error) {
+		reason := "" // without Redis other lines say so
+		switch {
+		case redisstore.IsErrorReply(err):
+			reason = redisstore.Word(err)
+		case errors.Is(err, operation.ErrUnreadable), errors.Is(err, ErrInvalidArgument):
+			reason = "unreadable"
+		}
+		if reason != "" && failures.Allow() {
+			log.Warn("ginlimit: overrides cannot be read, or policies not be published", "reason", reason)
+		}
+	}
+	return operation.New(oc)
+}
+
+// operate calls a function that reads or writes for an operator. Its error is one of this package.
+func (l *Limiter) operate(ctx context.Context, f func(context.Context) error) error {
+	if err := l.engine.Ready(ctx); err != nil {
+		return err
+	}
+	within, cancel := context.WithTimeout(ctx, operationTimeout)
+	defer cancel()
+	err := f(within)
+	switch {
+	case err == nil, errors.Is(err, ErrInvalidArgument), errors.Is(err, ErrUnavailable):
+		return err
+	}
+	return engine.Unavailable(ctx, err)
+}
+
+// changes returns overrides as they are stored, or every error in them.
+func (l *Limiter) changes(ctx context.Context, all []Override) (changes []wire.OverrideChange, err error) {
+	var errs []error
+	seen, published := map[string]bool{}, sync.OnceValues(func() ([]PolicyInfo, error) { return l.published(ctx) })
+	for i, o := range all {
+		name := Key(o.Policy, o.Client)
+		err := o.check()
+		if seen[name] {
+			err = errors.Join(err, invalid("the client of this policy has another override in the same call"))
+		}
+		if err == nil && len(o.Limits) > 0 {
+			err = l.checkLimits(o, published)
+		}
+		if err != nil && len(all) > 1 {
+			err = fmt.Errorf("%w (override %d)", err, i+1)
+		}
+		errs, seen[name] = append(errs, err), true
+		change := operation.Override{
+			Policy: o.Policy, Client: o.Client, Limits: joinLimits(o.Limits), Until: o.Until.UnixMilli(), Note: o.Note,
+		}
+		if l.operation.Hide != nil && o.Client != "" {
+			change.Client = l.operation.Hide(o.Policy, o.Client)
+		}
+		changes = append(changes, change.Change(len(o.Limits) == 0))
+	}
+	return changes, errors.Join(errs...)
+}
+
+// check reports every error in an override that does not depend on its policy.
+func (o Override) check() error {
+	var c config
+	c.require(o.Policy != "", "the override has no policy")
+	c.require(len(o.Client) <= maxOverrideText, "a client of %d bytes; want at most %d", len(o.Client), maxOverrideText)
+	c.require(utf8.ValidString(o.Policy+o.Client+o.Note), "the override is not UTF-8")
+	if len(o.Limits) == 0 {
+		return errors.Join(c.errs...)
+	}
+	c.require(len(o.Limits) <= maxOverrideLimits, "%d limits; want at most %d", len(o.Limits), maxOverrideLimits)
+	c.require(len(o.Note) <= maxOverrideNote, "a note of %d bytes; want at most %d", len(o.Note), maxOverrideNote)
+	left := time.Until(o.Until)
+	c.require(0 < left && left <= maxOverride, "an override until %s; want the future, at most 366 days ahead",
+		o.Until.Format(time.RFC3339))
+	_, err := newLimitSet(o.Limits)
+	return errors.Join(append(c.errs, err, checkNamed(o.Limits))...)
+}
+
+// checkLimits reports why the policy of an override cannot have its limits.
+func (l *Limiter) checkLimits(o Override, published func() ([]PolicyInfo, error)) error {
+	if p := l.policies.get(o.Policy); p != nil {
+		_, err := p.under(o.Limits)
+		return err
+	}
+	all, err := published()
+	if err != nil {
+		return err
+	}
+	names := map[string]bool{}
+	for _, p := range all {
+		names[p.Name] = true
+		if p.Name == o.Policy && slices.Contains(p.Options, "WithShares") {
+			return checkShared(o.Limits)
+		}
+	}
+	if !names[o.Policy] {
+		return invalid("no process has served a policy named %.64q in the last minutes", o.Policy)
+	}
+	return nil
+}
+
+// publish has operators know that the policy serves.
+func (p *Policy) publish() {
+	if p.published.Load() || !p.published.CompareAndSwap(false, true) {
+		return
+	}
+	p.limiter.operation.Serve(operation.Policy{
+		Name: p.name, Limits: joinLimits(p.counts.limits), Key: kindOfKey(p.key), Headers: int(p.answers.headers),
+		Options: p.options, Build: build(),
+	})
+}
+
+// kindOfKey names a key function: as this package does, or as Go names the application's.
+func kindOfKey(f KeyFunc) string {
+	if f == nil {
+		f = ByClientIP
+	}
+	name := runtime.FuncForPC(reflect.ValueOf(f).Pointer()).Name()
+	if short, ok := strings.CutPrefix(name, reflect.TypeFor[Limiter]().PkgPath()+"."); ok {
+		short, _, _ = strings.Cut(short, ".")
+		return short
+	}
+	return name[strings.LastIndexByte(name, '/')+1:]
+}
+
+// build returns the version of the application, or the revision that it was built from.
+var build = sync.OnceValue(func() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return ""
+	}
+	if v := info.Main.Version; v != "" && v != "(devel)" {
+		return v
+	}
+	for _, s := range info.Settings {
+		if s.Key == "vcs.revision" {
+			return s.Value[:min(12, len(s.Value))]
+		}
+	}
+	return ""
+})

@@ -1,0 +1,505 @@
+package limits_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
+)
+
+// Limits that operators replace for a time.
+
+// inForce is how soon an override is in force in every process.
+const inForce = time.Second
+
+// onReaders runs a test in bubbles with limiters of two processes, and with one of no Redis.
+func onReaders(t *testing.T, test func(t *testing.T, l, other *testkit.Limiter)) {
+	wrap := func(rdb *redis.Client) redis.UniversalClient { return struct{ redis.UniversalClient }{rdb} }
+	for name, start := range map[string]func(t *testing.T, b *testkit.Bubble) (l, other *testkit.Limiter){
+		"server": func(t *testing.T, b *testkit.Bubble) (l, other *testkit.Limiter) {
+			return testkit.NewOperated(t, b.Redis), testkit.NewOperated(t, b.Connect(t))
+		},
+		"several": func(t *testing.T, b *testkit.Bubble) (l, other *testkit.Limiter) {
+			return testkit.NewOperated(t, wrap(b.Redis)), testkit.NewOperated(t, wrap(b.Connect(t)))
+		},
+		"local": func(t *testing.T, _ *testkit.Bubble) (l, other *testkit.Limiter) {
+			l = testkit.NewLocal(t)
+			return l, l
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+				l, other := start(t, b)
+				test(t, l, other)
+			})
+		})
+	}
+}
+
+// limitOf returns the limit that a client has.
+func limitOf(t *testing.T, p *ginlimit.Policy, client string) ginlimit.Limit {
+	t.Helper()
+	r, err := p.Peek(t.Context(), client)
+	require.NoError(t, err)
+	return r.Limit
+}
+
+// override returns an override of the policy "api" for an hour.
+func override(client string, limits ...ginlimit.Limit) ginlimit.Override {
+	return ginlimit.Override{Policy: "api", Client: client, Limits: limits, Until: time.Now().Add(time.Hour)}
+}
+
+// TestOverridesGoByClientThenByPolicy, and before what a function or the code says, in every process.
+func TestOverridesGoByClientThenByPolicy(t *testing.T) {
+	t.Parallel()
+	for name, own := range map[string]ginlimit.PolicyOption{
+		"a limit": ginlimit.PerMinute(3), "a function": testkit.LimitsFrom(ginlimit.PerMinute(3)),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			onReaders(t, func(t *testing.T, l, another *testkit.Limiter) {
+				ctx := t.Context()
+				p := testkit.NewPolicy(t, l, "api", own)
+				other := p
+				if another != l {
+					other = testkit.NewPolicy(t, another, "api", own)
+				}
+				want := func(ann, bob int) {
+					t.Helper()
+					for _, p := range []*ginlimit.Policy{p, other} {
+						require.Equal(t, ginlimit.PerMinute(ann), limitOf(t, p, "ann"))
+						require.Equal(t, ginlimit.PerMinute(bob), limitOf(t, p, "bob"))
+					}
+				}
+				set := func(o ginlimit.Override) {
+					t.Helper()
+					require.NoError(t, l.Override(ctx, o))
+					time.Sleep(inForce)
+				}
+				want(3, 3)
+				set(override("", ginlimit.PerMinute(7)))
+				want(7, 7)
+				set(override("ann", ginlimit.PerMinute(9)))
+				want(9, 7)
+				require.Equal(t, 2, l.Stats().Overrides)
+				set(ginlimit.Override{Policy: "api"})
+				want(9, 3)
+				short := override("ann", ginlimit.PerMinute(10))
+				short.Until, short.Note = time.Now().Add(2*time.Second), "a second one replaces the first"
+				set(short)
+				want(10, 3)
+				all, err := l.Overrides(ctx)
+				require.NoError(t, err)
+				short.Until = short.Until.Truncate(time.Millisecond)
+				require.Len(t, all, 1)
+				require.True(t, short.Until.Equal(all[0].Until))
+				all[0].Until = short.Until
+				require.Equal(t, short, all[0])
+				time.Sleep(time.Until(short.Until) - time.Millisecond)
+				want(10, 3)
+				time.Sleep(time.Millisecond)
+				want(3, 3)
+				require.Zero(t, l.Stats().Overrides)
+				all, err = l.Overrides(ctx)
+				require.NoError(t, err)
+				require.Empty(t, all)
+			})
+		})
+	}
+}
+
+// TestOverrideKeepsWhatIsMissing: a raised limit admits as soon as its own rate has a token, a lowered one
+// takes as long to be full as before, another period begins full, and the override's end is such a change too.
+func TestOverrideKeepsWhatIsMissing(t *testing.T) {
+	t.Parallel()
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		l := testkit.NewOperated(t, b.Redis, testkit.RemembersDenials(), ginlimit.WithFailureMode(ginlimit.FailLocal))
+		p := testkit.NewPolicy(t, l, "api", ginlimit.PerMinute(6))
+		for range 6 {
+			r, err := p.Allow(t.Context(), "ann")
+			require.NoError(t, err)
+			require.True(t, r.Allowed)
+		}
+		want := func(retry time.Duration) {
+			t.Helper()
+			r, err := p.Allow(t.Context(), "ann")
+			require.NoError(t, err)
+			require.Equal(t, retry, r.RetryAfter, "allowed: %t", r.Allowed)
+		}
+		want(10 * time.Second)
+		require.NoError(t, l.Override(t.Context(), override("ann", ginlimit.PerMinute(60))))
+		want(time.Second) // though this process remembers the denial
+		time.Sleep(time.Second)
+		want(0)
+		require.NoError(t, l.Override(t.Context(), override("ann", ginlimit.PerMinute(1))))
+		want(time.Minute)
+		require.NoError(t, l.Override(t.Context(), override("ann", ginlimit.PerHour(1))))
+		want(0)
+		require.NoError(t, l.Override(t.Context(), ginlimit.Override{Policy: "api", Client: "ann"}))
+		want(10 * time.Second)
+	})
+}
+
+// TestOverrideEndsWhatProcessesHold: leases and denials under the old limits, in a process that learns of it.
+func TestOverrideEndsWhatProcessesHold(t *testing.T) {
+	t.Parallel()
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		operator := testkit.NewOperated(t, b.Connect(t))
+		limits := ginlimit.PerSecond(1000).WithBurst(1000)
+		p := testkit.NewPolicy(t, testkit.NewOperated(t, b.Redis, testkit.RemembersDenials()), "api", limits,
+			ginlimit.WithLease(time.Minute))
+		for range 100 {
+			r, err := p.Allow(t.Context(), "ann")
+			require.NoError(t, err)
+			require.True(t, r.Allowed)
+		}
+		time.Sleep(inForce) // it is published now
+		require.NoError(t, operator.Override(t.Context(), override("ann", ginlimit.Prohibited())))
+		time.Sleep(inForce)
+		r, err := p.Allow(t.Context(), "ann")
+		require.NoError(t, err)
+		require.Equal(t, ginlimit.CauseNever, r.Cause)
+		require.NoError(t, operator.Override(t.Context(), override("ann", ginlimit.PerSecond(2000))))
+		time.Sleep(inForce)
+		r, err = p.Allow(t.Context(), "ann")
+		require.NoError(t, err)
+		require.True(t, r.Allowed)
+		require.Equal(t, ginlimit.PerSecond(2000), r.Limit)
+	})
+}
+
+// TestOverridesWithWhatAPolicyHas: its slots, shares, floor, dry run and bans.
+func TestOverridesWithWhatAPolicyHas(t *testing.T) {
+	t.Parallel()
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		l, ctx := testkit.NewOperated(t, b.Redis), t.Context()
+		p := testkit.NewPolicy(t, l, "api", ginlimit.PerMinute(3), ginlimit.InFlight(2),
+			ginlimit.WithBan(time.Minute, time.Hour))
+		batch := testkit.Derive(t, p, ginlimit.WithFloor(2))
+		require.NoError(t, l.Override(ctx, override("ann", ginlimit.PerMinute(5))))
+		rows, err := p.Status(ctx, "ann")
+		require.NoError(t, err)
+		require.Len(t, rows, 2)
+		require.Equal(t, []ginlimit.Limit{ginlimit.PerMinute(5), ginlimit.InFlight(2)},
+			[]ginlimit.Limit{rows[0].Limit, rows[1].Limit})
+		r, err := batch.Reserve(ctx, "ann", 1)
+		require.NoError(t, err)
+		require.True(t, r.Result().Allowed)
+		r.Release()
+		for range 4 {
+			r, err := p.Reserve(ctx, "k", 1)
+			require.NoError(t, err)
+			r.Release()
+		}
+		banned, err := p.Peek(ctx, "k")
+		require.NoError(t, err)
+		require.Equal(t, ginlimit.CauseBan, banned.Cause)
+		require.NoError(t, l.Override(ctx, override("k", ginlimit.PerMinute(50), ginlimit.InFlight(4))))
+		banned, err = p.Peek(ctx, "k")
+		require.NoError(t, err)
+		require.Equal(t, ginlimit.CauseBan, banned.Cause, "an override ends no ban")
+		require.NoError(t, p.Reset(ctx, "k"))
+		free, err := p.Status(ctx, "k")
+		require.NoError(t, err)
+		require.Equal(t, []int{50, 4}, []int{free[0].Remaining, free[1].Remaining})
+	})
+}
+
+// TestBadOverridesChangeNothing, and say everything that is wrong.
+func TestBadOverridesChangeNothing(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	rdb, _ := testkit.NewMiniredis(t)
+	l := testkit.NewOperated(t, rdb)
+	testkit.NewPolicy(t, l, "api", ginlimit.PerMinute(3))
+	shared := testkit.NewPolicy(t, l, "shared", ginlimit.PerMinute(30), sharesBy())
+	require.NotNil(t, shared)
+	good := override("good", ginlimit.PerMinute(9))
+	edit := func(f func(*ginlimit.Override)) ginlimit.Override {
+		o := good
+		o.Client = "bad"
+		f(&o)
+		return o
+	}
+	for name, row := range map[string]struct {
+		bad  ginlimit.Override
+		says []string
+	}{
+		"no policy":     {edit(func(o *ginlimit.Override) { o.Policy = "" }), []string{"the override has no policy"}},
+		"unknown":       {edit(func(o *ginlimit.Override) { o.Policy = "apj" }), []string{`no process has served a policy named "apj"`}},
+		"no end":        {edit(func(o *ginlimit.Override) { o.Until = time.Time{} }), []string{"an override until 0001"}},
+		"past":          {edit(func(o *ginlimit.Override) { o.Until = time.Now() }), []string{"want the future"}},
+		"far":           {edit(func(o *ginlimit.Override) { o.Until = time.Now().AddDate(1, 0, 2) }), []string{"at most 366 days ahead"}},
+		"note":          {edit(func(o *ginlimit.Override) { o.Note = strings.Repeat("n", 257) }), []string{"a note of 257 bytes"}},
+		"client":        {edit(func(o *ginlimit.Override) { o.Client = strings.Repeat("c", 1025) }), []string{"a client of 1025 bytes"}},
+		"text":          {edit(func(o *ginlimit.Override) { o.Note = "\xff" }), []string{"not UTF-8"}},
+		"zero limit":    {edit(func(o *ginlimit.Override) { o.Limits = []ginlimit.Limit{{}} }), []string{"the zero Limit"}},
+		"same period":   {edit(func(o *ginlimit.Override) { o.Limits = append(o.Limits, ginlimit.PerMinute(1)) }), []string{"have the same period"}},
+		"many limits":   {edit(func(o *ginlimit.Override) { o.Limits = make([]ginlimit.Limit, 17) }), []string{"17 limits"}},
+		"unnamed zone":  {edit(func(o *ginlimit.Override) { o.Limits = []ginlimit.Limit{unnamedZone()} }), []string{"no time zone has that name"}},
+		"a share's":     {edit(func(o *ginlimit.Override) { o.Policy, o.Limits = "shared", []ginlimit.Limit{ginlimit.InFlight(1)} }), []string{"WithShares does not go together with InFlight"}},
+		"twice":         {edit(func(o *ginlimit.Override) { o.Client = "good" }), []string{"has another override in the same call", "(override 2)"}},
+		"several fault": {ginlimit.Override{Limits: []ginlimit.Limit{{}}}, []string{"no policy", "until 0001", "the zero Limit"}},
+	} {
+		err := l.OverrideAll(ctx, good, row.bad)
+		require.ErrorIs(t, err, ginlimit.ErrInvalidArgument, name)
+		for _, says := range row.says {
+			assert.ErrorContains(t, err, says, name)
+		}
+	}
+	require.ErrorContains(t, l.OverrideAll(ctx), "0 overrides; want 1 to 1000 at once")
+	require.ErrorContains(t, l.OverrideAll(ctx, make([]ginlimit.Override, 1001)...), "1001 overrides")
+	require.Empty(t, rdb.Keys(ctx, "*overrides*").Val())
+	require.NoError(t, l.Override(ctx, ginlimit.Override{Policy: "gone", Client: "nobody"}), "there is none to end")
+	require.ErrorIs(t, new(ginlimit.Limiter).Override(ctx, good), ginlimit.ErrInvalidArgument)
+	_, err := (*ginlimit.Limiter)(nil).Overrides(ctx)
+	require.ErrorIs(t, err, ginlimit.ErrInvalidArgument)
+	_, err = new(ginlimit.Limiter).Policies(ctx)
+	require.ErrorIs(t, err, ginlimit.ErrInvalidArgument)
+	require.NoError(t, l.Close())
+	require.ErrorIs(t, l.Override(ctx, good), ginlimit.ErrClosed)
+	down := testkit.WithoutRedis(t)
+	testkit.NewPolicy(t, down, "api", ginlimit.PerMinute(3))
+	require.ErrorIs(t, down.Override(ctx, good), ginlimit.ErrUnavailable)
+	_, err = down.Policies(ctx)
+	require.ErrorIs(t, err, ginlimit.ErrUnavailable)
+	ended, cancel := context.WithCancel(ctx)
+	cancel()
+	require.ErrorIs(t, down.Override(ended, good), context.Canceled)
+}
+
+// unnamedZone is a limit whose text nobody can read.
+func unnamedZone() ginlimit.Limit {
+	return ginlimit.PerCalendar(5, ginlimit.CalendarDay(time.FixedZone("here", 1234)))
+}
+
+// TestOverridesAreBounded: the 10,001st is an error that changes nothing, ended ones make room, and they leave
+// nothing in Redis.
+func TestOverridesAreBounded(t *testing.T) {
+	for _, name := range []string{"Redis", "local"} {
+		testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+			l, ctx := testkit.NewOperated(t, b.Redis), t.Context()
+			if name == "local" {
+				l = testkit.NewLocal(t)
+			}
+			p := testkit.NewPolicy(t, l, "api", ginlimit.PerMinute(3))
+			require.Equal(t, ginlimit.PerMinute(3), limitOf(t, p, "0"))
+			some := func(from, n int, life time.Duration) (all []ginlimit.Override) {
+				for i := range n {
+					o := override(fmt.Sprintf("customer-%06d", from+i), ginlimit.PerMinute(100+i%5), ginlimit.PerDay(5000))
+					o.Until, o.Note = time.Now().Add(life), "asked for by the sales department"
+					all = append(all, o)
+				}
+				return all
+			}
+			for i := range 10 {
+				require.NoError(t, l.OverrideAll(ctx, some(i*1000, 1000, time.Duration(i+1)*time.Hour)...))
+			}
+			require.Equal(t, 10_000, l.Stats().Overrides, name)
+			full := l.OverrideAll(ctx, append(some(0, 1, time.Hour), some(20_000, 1, time.Hour)...)...)
+			require.ErrorIs(t, full, ginlimit.ErrInvalidArgument)
+			require.ErrorContains(t, full, "there would be more than 10000 overrides")
+			require.NoError(t, l.OverrideAll(ctx, append(some(20_000, 1, time.Hour),
+				ginlimit.Override{Policy: "api", Client: "customer-000000"})...), "one ends, another begins")
+			require.Equal(t, ginlimit.PerMinute(3), limitOf(t, p, "customer-000000"))
+			time.Sleep(90 * time.Minute)
+			require.NoError(t, l.OverrideAll(ctx, some(30_000, 1000, 9*time.Hour)...), "the ended ones have made room")
+			require.Equal(t, 10_000, l.Stats().Overrides, name)
+			if name == "Redis" {
+				time.Sleep(12 * time.Hour)
+				require.Empty(t, b.Mini.Keys(), "nothing is left")
+				time.Sleep(inForce)
+				require.Zero(t, l.Stats().Overrides)
+			}
+		})
+	}
+}
+
+// TestOverridesOutliveAnOutage until their ends, and a process that ignores them has its own limits.
+func TestOverridesOutliveAnOutage(t *testing.T) {
+	t.Parallel()
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		l := testkit.NewOperated(t, b.Redis, ginlimit.WithFailureMode(ginlimit.FailLocal), ginlimit.WithTimeout(50*time.Millisecond))
+		p := testkit.NewPolicy(t, l, "api", ginlimit.PerMinute(3))
+		own := testkit.NewPolicy(t, testkit.NewOperated(t, b.Connect(t), ginlimit.WithoutOverrides()), "api", ginlimit.PerMinute(3))
+		require.Equal(t, ginlimit.PerMinute(3), limitOf(t, p, "ann"))
+		require.NoError(t, l.Override(t.Context(), override("ann", ginlimit.PerMinute(60))))
+		time.Sleep(inForce)
+		require.Equal(t, ginlimit.PerMinute(3), limitOf(t, own, "ann"))
+		b.Mini.SetError("LOADING")
+		time.Sleep(time.Minute)
+		r, err := p.Allow(t.Context(), "ann")
+		require.NoError(t, err)
+		require.Equal(t, ginlimit.FromLocal, r.Source)
+		require.Equal(t, ginlimit.PerMinute(60), r.Limit)
+		time.Sleep(time.Hour)
+		r, err = p.Allow(t.Context(), "ann")
+		require.NoError(t, err)
+		require.Equal(t, ginlimit.PerMinute(3), r.Limit)
+		b.Mini.SetError("")
+		b.Mini.FlushAll()
+		time.Sleep(inForce)
+		require.Equal(t, ginlimit.PerMinute(3), limitOf(t, p, "ann"))
+	})
+}
+
+// TestOverridesWithASecretNameNobody in Redis.
+func TestOverridesWithASecretNameNobody(t *testing.T) {
+	t.Parallel()
+	rdb, _ := testkit.NewMiniredis(t)
+	l := testkit.NewOperated(t, rdb, ginlimit.WithKeySecret([]byte("sixteen bytes...")))
+	p := testkit.NewPolicy(t, l, "api", ginlimit.PerMinute(3))
+	require.NoError(t, l.Override(t.Context(), override("ann@example.com", ginlimit.PerMinute(9))))
+	require.Equal(t, ginlimit.PerMinute(9), limitOf(t, p, "ann@example.com"))
+	require.Equal(t, ginlimit.PerMinute(3), limitOf(t, p, "bob@example.com"))
+	stored := rdb.HGetAll(t.Context(), "ginlimit:{overrides}").Val()
+	require.Len(t, stored, 2)
+	require.NotContains(t, fmt.Sprint(stored), "ann")
+	all, err := l.Overrides(t.Context())
+	require.NoError(t, err)
+	require.Regexp(t, `^#[\w-]{43}$`, all[0].Client)
+	require.NoError(t, l.Override(t.Context(), ginlimit.Override{Policy: "api", Client: "ann@example.com"}))
+	require.Equal(t, ginlimit.PerMinute(3), limitOf(t, p, "ann@example.com"))
+}
+
+// TestOverridesThatDoNotFitAreIgnored, and the log says so without the client: those that another process wrote,
+// which has another policy of the name, and what cannot be read.
+func TestOverridesThatDoNotFitAreIgnored(t *testing.T) {
+	t.Parallel()
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		var log testkit.Buffer
+		l := testkit.NewOperated(t, b.Redis, ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+		p := testkit.NewPolicy(t, l, "api", ginlimit.PerMinute(30), sharesBy()).Share("a", 1)
+		other := testkit.NewOperated(t, b.Connect(t))
+		testkit.NewPolicy(t, other, "api", ginlimit.PerMinute(3))
+		require.NoError(t, other.Override(t.Context(), override("ann", ginlimit.PerDay(9), ginlimit.PerMinute(9))))
+		require.NoError(t, other.Override(t.Context(), override("bob", ginlimit.PerMinute(9))))
+		require.Equal(t, ginlimit.PerMinute(30), limitOf(t, p, "ann"))
+		time.Sleep(inForce)
+		require.Equal(t, ginlimit.PerMinute(30), limitOf(t, p, "ann"))
+		require.Equal(t, ginlimit.PerMinute(9), limitOf(t, p, "bob"))
+		require.Contains(t, log.String(), "an override does not fit its policy, and is ignored")
+		b.Mini.HSet("ginlimit:{overrides}", "api|cat", `{"v":2,"policy":"api"}`, "api|dog", "none", "", "another stamp")
+		time.Sleep(inForce)
+		require.Equal(t, ginlimit.PerMinute(9), limitOf(t, p, "bob"))
+		require.Contains(t, log.String(), "overrides cannot be read, or policies not be published")
+		require.NotContains(t, log.String(), "ann ")
+		_, err := l.Overrides(t.Context())
+		require.Error(t, err)
+	})
+}
+
+// TestOverridesEqualAModel in two processes under random changes.
+func TestOverridesEqualAModel(t *testing.T) {
+	t.Parallel()
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		rng := rand.New(rand.NewPCG(1, 2))
+		var limiters []*testkit.Limiter
+		var policies [2][]*ginlimit.Policy
+		for i, rdb := range []*redis.Client{b.Redis, b.Connect(t)} {
+			limiters = append(limiters, testkit.NewOperated(t, rdb))
+			for _, name := range []string{"a", "a|b", `a\`} {
+				policies[i] = append(policies[i], testkit.NewPolicy(t, limiters[i], name, ginlimit.PerMinute(1)))
+				limitOf(t, policies[i][len(policies[i])-1], "x")
+			}
+		}
+		clients, names := []string{"", "x", "b|x", "|", `\`, strings.Repeat("x", 100)}, []string{"a", "a|b", `a\`}
+		model := map[[2]string]ginlimit.Override{}
+		for range 300 {
+			var changes []ginlimit.Override
+			for range 1 + rng.IntN(3) {
+				o := ginlimit.Override{Policy: names[rng.IntN(3)], Client: clients[rng.IntN(6)]}
+				if rng.IntN(4) > 0 {
+					o.Limits = []ginlimit.Limit{ginlimit.PerMinute(2 + rng.IntN(1000))}
+					o.Until = time.Now().Add(time.Duration(1+rng.IntN(5000)) * time.Millisecond)
+				}
+				if !slices.ContainsFunc(changes, func(c ginlimit.Override) bool { return c.Policy == o.Policy && c.Client == o.Client }) {
+					changes = append(changes, o)
+				}
+			}
+			require.NoError(t, limiters[rng.IntN(2)].OverrideAll(t.Context(), changes...))
+			for _, o := range changes {
+				model[[2]string{o.Policy, o.Client}] = o
+			}
+			time.Sleep(inForce)
+			for i := range limiters {
+				for n, p := range policies[i] {
+					for _, client := range clients[1:] {
+						want := ginlimit.PerMinute(1)
+						for _, key := range [][2]string{{names[n], ""}, {names[n], client}} {
+							if o := model[key]; len(o.Limits) > 0 && time.Now().Before(o.Until.Truncate(time.Millisecond)) {
+								want = o.Limits[0]
+							}
+						}
+						require.Equal(t, want, limitOf(t, p, client), "%s %q", names[n], client)
+					}
+				}
+			}
+		}
+	})
+}
+
+// TestPoliciesArePublished: each variant once, with how many processes serve it, until they are gone.
+func TestPoliciesArePublished(t *testing.T) {
+	t.Parallel()
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		old := func() *testkit.Limiter { return testkit.NewOperated(t, b.Connect(t)) }
+		serve := func(l *testkit.Limiter, opts ...ginlimit.PolicyOption) {
+			_, err := testkit.NewPolicy(t, l, "api", opts...).Allow(t.Context(), "k")
+			require.NoError(t, err)
+		}
+		one, two, three := old(), old(), old()
+		serve(one, ginlimit.PerMinute(3))
+		serve(two, ginlimit.PerMinute(3))
+		serve(three, ginlimit.PerMinute(4), ginlimit.WithKey(ginlimit.ByHeader("X")), ginlimit.WithHeaders(ginlimit.NoHeaders),
+			ginlimit.WithBan(time.Minute, time.Hour), ginlimit.WithFloor(1))
+		testkit.NewPolicy(t, three, "idle", ginlimit.PerMinute(3))
+		time.Sleep(inForce)
+		reader := testkit.NewOperated(t, b.Redis)
+		all, err := reader.Policies(t.Context())
+		require.NoError(t, err)
+		require.Len(t, all, 2)
+		for i := range all {
+			require.WithinDuration(t, time.Now(), all[i].Seen, inForce)
+			all[i].Seen, all[i].Version = time.Time{}, ""
+		}
+		require.Equal(t, []ginlimit.PolicyInfo{
+			{Name: "api", Limits: []ginlimit.Limit{ginlimit.PerMinute(3)}, Key: "ByClientIP", Headers: ginlimit.XRateLimit,
+				Options: all[0].Options, Processes: 2},
+			{Name: "api", Limits: []ginlimit.Limit{ginlimit.PerMinute(4)}, Key: "ByHeader", Options: all[1].Options, Processes: 1},
+		}, all)
+		require.Contains(t, all[1].Options, "WithBan")
+		require.Contains(t, all[1].Options, "WithFloor")
+		require.NotContains(t, all[1].Options, "WithKey")
+		require.NoError(t, errors.Join(one.Close(), two.Close()))
+		time.Sleep(10 * time.Minute)
+		all, err = reader.Policies(t.Context())
+		require.NoError(t, err)
+		require.Len(t, all, 1)
+		require.Equal(t, 1, all[0].Processes)
+		require.NoError(t, three.Close())
+		time.Sleep(10 * time.Minute)
+		all, err = reader.Policies(t.Context())
+		require.NoError(t, err)
+		require.Empty(t, all)
+		require.Empty(t, b.Mini.Keys(), "it expires")
+		local := testkit.NewLocal(t)
+		serve(local, ginlimit.PerDay(9))
+		all, err = local.Policies(t.Context())
+		require.NoError(t, err)
+		require.Len(t, all, 1)
+	})
+}
