@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"net"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -501,5 +503,68 @@ func TestPoliciesArePublished(t *testing.T) {
 		all, err = local.Policies(t.Context())
 		require.NoError(t, err)
 		require.Len(t, all, 1)
+	})
+}
+
+// TestAnIdleProcessRests a day after its last decision, and looks and publishes again with the next one.
+func TestAnIdleProcessRests(t *testing.T) {
+	t.Parallel()
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		l, operator := testkit.NewOperated(t, b.Redis), testkit.NewLimiter(t, b.Connect(t))
+		p := testkit.NewPolicy(t, l, "api", ginlimit.PerMinute(3))
+		testkit.NewPolicy(t, operator, "api", ginlimit.PerMinute(3))
+		decide := func() ginlimit.Limit {
+			r, err := p.Allow(t.Context(), "ann")
+			require.NoError(t, err)
+			return r.Limit
+		}
+		decide()
+		time.Sleep(10 * time.Minute)
+		before := b.Mini.CommandCount()
+		time.Sleep(time.Minute)
+		require.InDelta(t, 60/0.7+15, b.Mini.CommandCount()-before, 15, "a look each 0.7 s, and a publication")
+		time.Sleep(25 * time.Hour)
+		before = b.Mini.CommandCount()
+		time.Sleep(time.Hour)
+		require.Equal(t, before, b.Mini.CommandCount())
+		require.NoError(t, operator.Override(t.Context(), override("ann", ginlimit.PerMinute(9))))
+		require.Equal(t, ginlimit.PerMinute(3), decide(), "what it knew; it looks now")
+		time.Sleep(inForce)
+		require.Equal(t, ginlimit.PerMinute(9), decide())
+		all, err := operator.Policies(t.Context())
+		require.NoError(t, err)
+		require.Len(t, all, 1)
+		require.NoError(t, l.Close())
+		time.Sleep(inForce)
+		before = b.Mini.CommandCount()
+		time.Sleep(time.Hour)
+		require.Equal(t, before, b.Mini.CommandCount(), "a closed limiter does nothing")
+	})
+}
+
+// TestAClientThatHangsHoldsFewGoroutines, and decisions go on.
+func TestAClientThatHangsHoldsFewGoroutines(t *testing.T) {
+	t.Parallel()
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		release := make(chan struct{})
+		rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:6379", Dialer: func(context.Context, string, string) (net.Conn, error) {
+			<-release
+			return nil, net.ErrClosed
+		}})
+		defer rdb.Close()
+		l := testkit.NewOperated(t, struct{ redis.UniversalClient }{rdb}, ginlimit.WithFailureMode(ginlimit.FailLocal),
+			ginlimit.WithTimeout(50*time.Millisecond))
+		p := testkit.NewPolicy(t, l, "api", ginlimit.PerMinute(3))
+		for range 3 {
+			_, err := p.Allow(t.Context(), "ann")
+			require.NoError(t, err)
+			time.Sleep(time.Hour)
+			stacks := make([]byte, 1<<24)
+			calls := strings.Count(string(stacks[:runtime.Stack(stacks, true)]), "redisstore.(*Operation)")
+			require.Positive(t, calls)
+			require.Less(t, calls, 40, "an hour has 5,000 looks")
+		}
+		require.NoError(t, l.Close())
+		close(release)
 	})
 }
