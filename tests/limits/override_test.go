@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"net"
 	"runtime"
 	"slices"
 	"strings"
@@ -547,12 +546,8 @@ func TestAClientThatHangsHoldsFewGoroutines(t *testing.T) {
 	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		release := make(chan struct{})
-		rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:6379", Dialer: func(context.Context, string, string) (net.Conn, error) {
-			<-release
-			return nil, net.ErrClosed
-		}})
-		defer rdb.Close()
-		l := testkit.NewOperated(t, struct{ redis.UniversalClient }{rdb}, ginlimit.WithFailureMode(ginlimit.FailLocal),
+		b.Redis.AddHook(testkit.EveryCall(func(send func() error) error { <-release; return send() }))
+		l := testkit.NewOperated(t, struct{ redis.UniversalClient }{b.Redis}, ginlimit.WithFailureMode(ginlimit.FailLocal),
 			ginlimit.WithTimeout(50*time.Millisecond))
 		p := testkit.NewPolicy(t, l, "api", ginlimit.PerMinute(3))
 		for range 3 {
