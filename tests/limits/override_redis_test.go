@@ -117,3 +117,53 @@ func TestManyOverridesNeedLittleMemory(t *testing.T) {
 	require.Less(t, heap()-before, int64(2*4<<20), "of two processes")
 	runtime.KeepAlive(operator)
 }
+
+// TestAnOverrideReachesProcessesWithinASecond, eight of them with 10,000 requests a second in all.
+func TestAnOverrideReachesProcessesWithinASecond(t *testing.T) {
+	testkit.Nightly(t, "a busy machine looks late")
+	addr := testkit.StartRedis(t)
+	raised, done := ginlimit.PerHour(2_000_000), make(chan struct{})
+	var all sync.WaitGroup
+	var decided atomic.Int64
+	seen := make(chan time.Time, 8)
+	var operator *testkit.Limiter
+	for range 8 {
+		operator = testkit.NewOperated(t, testkit.Connect(t, addr))
+		p := testkit.NewPolicy(t, operator, "api", ginlimit.PerHour(1_000_000))
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			tick, found := time.NewTicker(time.Second/125), false
+			defer tick.Stop()
+			for {
+				select {
+				case <-done:
+					return
+				case <-tick.C:
+				}
+				for range 10 {
+					r, err := p.Allow(t.Context(), "ann")
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					if decided.Add(1); r.Limit == raised && !found {
+						found = true
+						seen <- time.Now()
+					}
+				}
+			}
+		}()
+	}
+	time.Sleep(3 * time.Second)
+	t.Logf("%d decisions a second", decided.Load()/3)
+	require.NoError(t, operator.Override(t.Context(), override("ann", raised)))
+	set, last := time.Now(), time.Duration(0)
+	for range 8 {
+		last = max(last, (<-seen).Sub(set))
+	}
+	close(done)
+	all.Wait()
+	t.Logf("the last process went by it after %v", last)
+	require.Less(t, last, inForce)
+}
