@@ -1,0 +1,205 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ginlimit/ginlimit"
+)
+
+// Kinds of changes, as a plan shows them.
+const (
+	adds    = "+"
+	changes = "~"
+	ends    = "-"
+)
+
+// change is a line of a plan.
+type change struct {
+	Change string    `json:"change"` // +, ~ or -
+	New    *override `json:"new,omitempty"`
+	Old    *override `json:"old,omitempty"`
+}
+
+func (t *tool) apply() *cobra.Command {
+	var prune, dry bool
+	c := &cobra.Command{
+		Use:   "apply FILE",
+		Short: "Make overrides as a file has them: show what would change, then change all or nothing",
+		Long: `Make overrides as a YAML file has them: show what would change, then change all or nothing.
+
+The file, or "-" for standard input, is a list of at most 1,000 overrides:
+
+  - policy: login
+    client: 203.0.113.7            # all clients without it
+    limits: [100/h, 4 in flight]
+    until: 2026-12-31T18:00:00Z    # or for: 2h
+    note: load test
+
+Overrides that the file does not have stay, unless there is --prune.`,
+		Args: cobra.ExactArgs(1),
+		RunE: t.withLimiter(func(ctx context.Context, s *session, args []string) error {
+			entries, err := t.readFile(args[0])
+			if err != nil {
+				return err
+			}
+			all, err := s.fit(ctx, entries)
+			if err != nil {
+				return err
+			}
+			plan, todo, err := s.plan(ctx, all, prune)
+			if err != nil {
+				return err
+			}
+			if err := t.print(plan, func(w io.Writer) { printPlan(w, plan) }); err != nil || len(plan) == 0 || dry {
+				return err
+			}
+			if err := t.confirm(fmt.Sprintf("Change %d overrides", len(plan))); err != nil {
+				return err
+			}
+			if err := s.change(ctx, todo); err != nil {
+				return err
+			}
+			fmt.Fprintln(t.errs, "ginlimit: changed", len(plan), "overrides")
+			return nil
+		}),
+	}
+	c.Flags().BoolVar(&prune, "prune", false, "end the overrides that the file does not have")
+	c.Flags().BoolVar(&dry, "dry-run", false, "only show what would change")
+	return c
+}
+
+func (t *tool) readFile(name string) ([]entry, error) {
+	from := t.in
+	if name != "-" {
+		file, err := os.Open(name)
+		if err != nil {
+			return nil, usageError{err}
+		}
+		defer file.Close()
+		from = file
+	}
+	text, err := io.ReadAll(io.LimitReader(from, maxFile+1))
+	if err != nil {
+		return nil, err
+	}
+	return parseFile(text)
+}
+
+// fit returns the overrides of a file with clients as their policies know them, or every line with an error.
+func (s *session) fit(ctx context.Context, entries []entry) (all []entry, err error) {
+	known, err := s.Policies(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var faults faults
+	for _, e := range entries {
+		i := slices.IndexFunc(known, func(p ginlimit.PolicyInfo) bool { return p.Name == e.Policy })
+		if i < 0 {
+			faults.add(e.line, "no process serves a policy %q", e.Policy)
+			continue
+		}
+		if e.Client != "" {
+			if e.Client, err = clientKey(known[i], e.Client); err != nil {
+				faults.add(e.line, "%w", err)
+			}
+		}
+		same := func(o entry) bool { return o.Policy == e.Policy && o.Client == e.Client }
+		if slices.ContainsFunc(all, same) {
+			faults.add(e.line, "policy %q has %s twice", e.Policy, whom(e.Client))
+		}
+		all = append(all, e)
+	}
+	return all, faults.err()
+}
+
+// plan returns what changes, and the overrides that change it.
+func (s *session) plan(ctx context.Context, want []entry, prune bool) (
+	plan []change, todo []entry, err error,
+) {
+	have, err := s.Overrides(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	plan = []change{}
+	for _, o := range want {
+		client, err := s.tool.hidden(o.Policy, o.Client)
+		if err != nil {
+			return nil, nil, err
+		}
+		i := slices.IndexFunc(have, func(h ginlimit.Override) bool { return h.Policy == o.Policy && h.Client == client })
+		c := change{Change: adds, New: new(override)}
+		*c.New = outputOf(o.Override)
+		if i >= 0 {
+			old := outputOf(have[i])
+			have = slices.Delete(have, i, i+1)
+			if slices.Equal(old.Limits, o.Limits) && old.Until.Equal(o.Until.Truncate(time.Second)) && old.Note == o.Note {
+				continue
+			}
+			c.Change, c.Old = changes, &old
+		}
+		plan, todo = append(plan, c), append(todo, o)
+	}
+	if !prune {
+		return plan, todo, nil
+	}
+	if secret, err := s.tool.keySecret(); err != nil || secret != nil && slices.ContainsFunc(have, isOfClient) {
+		return nil, nil, usage("--prune cannot end overrides of clients whose keys are secret: end them one by one")
+	}
+	for _, h := range have {
+		old := outputOf(h)
+		plan = append(plan, change{Change: ends, Old: &old})
+		todo = append(todo, entry{Override: ginlimit.Override{Policy: h.Policy, Client: h.Client}})
+	}
+	return plan, todo, nil
+}
+
+// numbered is how [ginlimit.Limiter.OverrideAll] says which override an error is about.
+var numbered = regexp.MustCompile(`\(override (\d+)\)`)
+
+// change makes the changes, all or none. An error names the lines of the file.
+func (s *session) change(ctx context.Context, todo []entry) error {
+	var all []ginlimit.Override
+	for _, e := range todo {
+		all = append(all, e.Override)
+	}
+	err := s.OverrideAll(ctx, all...)
+	if !errors.Is(err, ginlimit.ErrInvalidArgument) {
+		return err
+	}
+	if len(todo) == 1 && todo[0].line > 0 {
+		return usage("line %d: %w", todo[0].line, err)
+	}
+	return usageError{errors.New(numbered.ReplaceAllStringFunc(err.Error(), func(text string) string {
+		n, _ := strconv.Atoi(numbered.FindStringSubmatch(text)[1])
+		return fmt.Sprintf("(line %d)", todo[n-1].line)
+	}))}
+}
+
+func isOfClient(o ginlimit.Override) bool { return o.Client != "" }
+
+func printPlan(w io.Writer, plan []change) {
+	if len(plan) == 0 {
+		row(w, "nothing changes")
+	}
+	for _, c := range plan {
+		of := c.New
+		if of == nil {
+			of = c.Old
+		}
+		text := of.text()
+		if c.Change == changes {
+			text = c.Old.text() + " -> " + text
+		}
+		row(w, c.Change, visible(of.Policy), whom(of.Client), text)
+	}
+}

@@ -1,0 +1,219 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/spf13/cobra"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/clientkey"
+)
+
+const limitUsage = "a limit of the client, such as \"100/m\", of a policy with limits of each client; may be repeated"
+
+// status is the output of status.
+type status struct {
+	Policy   string            `json:"policy"`
+	Client   string            `json:"client"`
+	Allowed  bool              `json:"allowed"`
+	Limits   []ginlimit.Result `json:"limits"`
+	Override *override         `json:"override"`
+}
+
+func (t *tool) status() *cobra.Command {
+	var limits []string
+	var tenant string
+	c := &cobra.Command{
+		Use:   "status POLICY CLIENT",
+		Short: "Show what a client has left, and whether it is denied",
+		Long: "Show what a client has left, and whether it is denied. Exit code 3 says that it is.\n\n" +
+			"An IPv6 address finds its /64 if the policy's key is ByClientIP.",
+		Args: cobra.ExactArgs(2),
+		RunE: t.withLimiter(func(ctx context.Context, s *session, args []string) error {
+			to, err := s.target(ctx, args[0], args[1], limits)
+			if err != nil {
+				return err
+			}
+			if tenant != "" {
+				to.policy = to.policy.Share(tenant, 1)
+			}
+			results, err := to.policy.Status(ctx, to.client)
+			if err != nil {
+				return err
+			}
+			found := status{to.info.Name, to.client, true, results, to.override}
+			for _, r := range results {
+				found.Allowed = found.Allowed && r.Allowed
+			}
+			err = t.print(found, func(w io.Writer) { printStatus(w, found) })
+			if err == nil && !found.Allowed {
+				err = errDenied
+			}
+			return err
+		}),
+	}
+	c.Flags().StringArrayVar(&limits, "limit", nil, limitUsage)
+	c.Flags().StringVar(&tenant, "tenant", "", "tenant, of a policy with shares")
+	return c
+}
+
+func printStatus(w io.Writer, s status) {
+	row(w, "LIMIT", "ALLOWED", "LEFT", "RETRY AFTER", "FULL AFTER", "CAUSE")
+	for _, r := range s.Limits {
+		left := strconv.Itoa(r.Remaining)
+		if r.Limit == ginlimit.Unlimited() {
+			left = "unlimited"
+		}
+		row(w, r.Limit, r.Allowed, left, span(r.RetryAfter), span(r.ResetAfter), r.Cause)
+	}
+	if o := s.Override; o != nil {
+		row(w, "override: "+o.text())
+	}
+}
+
+func (t *tool) block() *cobra.Command {
+	var limits []string
+	c := &cobra.Command{
+		Use:   "block POLICY CLIENT DURATION",
+		Short: "Deny a client everything for a time such as 15m or 7d",
+		Long: "Deny a client everything for a time such as 15m or 7d, in every process at once. Only unblock ends it\n" +
+			"earlier.",
+		Args: cobra.ExactArgs(3),
+		RunE: t.withLimiter(func(ctx context.Context, s *session, args []string) error {
+			d, err := parseSpan(args[2])
+			if err != nil {
+				return err
+			}
+			to, err := s.target(ctx, args[0], args[1], limits)
+			if err != nil {
+				return err
+			}
+			if err := t.confirm(fmt.Sprintf("Block %s for %s", to, span(d))); err != nil {
+				return err
+			}
+			if err := to.policy.Block(ctx, to.client, d); err != nil {
+				return err
+			}
+			return t.done("blocked", to)
+		}),
+	}
+	c.Flags().StringArrayVar(&limits, "limit", nil, limitUsage)
+	return c
+}
+
+func (t *tool) reset() *cobra.Command {
+	var limits []string
+	c := &cobra.Command{
+		Use:     "reset POLICY CLIENT",
+		Aliases: []string{"unblock"},
+		Short:   "End a client's block and ban, and fill its buckets",
+		Long: "End a client's block and ban, and fill its buckets. Other processes may deny it for a second more.\n\n" +
+			"It ends no override, and frees no slots: see override --end and slots.",
+		Args: cobra.ExactArgs(2),
+		RunE: t.withLimiter(func(ctx context.Context, s *session, args []string) error {
+			to, err := s.target(ctx, args[0], args[1], limits)
+			if err != nil {
+				return err
+			}
+			if err := t.confirm("Reset " + to.String()); err != nil {
+				return err
+			}
+			if err := to.policy.Reset(ctx, to.client); err != nil {
+				return err
+			}
+			return t.done("reset", to)
+		}),
+	}
+	c.Flags().StringArrayVar(&limits, "limit", nil, limitUsage)
+	return c
+}
+
+// done says what was done to a client.
+func (t *tool) done(what string, to target) error {
+	return t.print(map[string]string{"done": what, "policy": to.info.Name, "client": to.client}, func(w io.Writer) {
+		row(w, what+" "+to.String())
+	})
+}
+
+// holder is a process in the output of slots.
+type holder struct {
+	Process string `json:"process"`
+	Slots   int    `json:"slots"`
+}
+
+func (t *tool) slots() *cobra.Command {
+	return &cobra.Command{
+		Use:   "slots POLICY CLIENT",
+		Short: "Show which processes hold a client's slots",
+		Long: "Show which processes hold a client's slots, and how many: its requests in flight.\n\n" +
+			"A process that has died holds them for 10 s.",
+		Args: cobra.ExactArgs(2),
+		RunE: t.withLimiter(func(ctx context.Context, s *session, args []string) error {
+			info, err := s.find(ctx, args[0])
+			if err != nil {
+				return err
+			}
+			client, err := clientKey(info, args[1])
+			if err != nil {
+				return err
+			}
+			secret, err := t.keySecret()
+			if err != nil {
+				return err
+			}
+			key := "{" + string(clientkey.NewText(secret).Append(nil, ginlimit.Key(info.Name, ""), client)) + "}:slots"
+			if t.prefix != "" {
+				key = t.prefix + ":" + key
+			}
+			value, err := s.rdb.Get(ctx, key).Result()
+			if err != nil && err != redis.Nil {
+				return err
+			}
+			ttl, err := s.rdb.PTTL(ctx, key).Result()
+			if err != nil {
+				return err
+			}
+			list := holders(value, ttl)
+			return t.print(list, func(w io.Writer) {
+				row(w, "PROCESS", "SLOTS")
+				for _, h := range list {
+					row(w, h.Process, h.Slots)
+				}
+			})
+		}),
+	}
+}
+
+var (
+	oneHolder  = regexp.MustCompile(`^(P\w+) \d+ (\d+) ([\d,]*)$`)
+	manyEnds   = regexp.MustCompile(`^(\d+) \d+ \d+`)
+	allHolders = regexp.MustCompile(` (P\w+) \d+ \d+ (\d+) (\d+) [\d,]*;`)
+)
+
+// holders reads the value of a client's slots, with its TTL. internal/wire/lua/slots.lua documents it.
+func holders(value string, ttl time.Duration) []holder {
+	list := []holder{}
+	if m := oneHolder.FindStringSubmatch(value); m != nil {
+		n, _ := strconv.Atoi(m[2])
+		return append(list, holder{m[1], n + strings.Count(m[3], ",")})
+	}
+	var now int64
+	if m := manyEnds.FindStringSubmatch(value); m != nil {
+		now, _ = strconv.ParseInt(m[1], 10, 64)
+		now -= ttl.Milliseconds()
+	}
+	for _, m := range allHolders.FindAllStringSubmatch(value, -1) {
+		n, _ := strconv.Atoi(m[2])
+		if until, _ := strconv.ParseInt(m[3], 10, 64); n > 0 && until > now {
+			list = append(list, holder{m[1], n})
+		}
+	}
+	return list
+}

@@ -1,0 +1,209 @@
+package main
+
+import (
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
+)
+
+// shown is the JSON of status.
+type shown struct {
+	Client   string
+	Allowed  bool
+	Override *override
+	Limits   []struct {
+		Limit     ginlimit.Limit
+		Remaining int
+	}
+}
+
+func TestPolicies(t *testing.T) {
+	t.Parallel()
+	_, r, _ := start(t)
+	byName := map[string]published{}
+	for _, p := range read[[]published](r, "policies") {
+		byName[p.Policy] = p
+	}
+	require.Len(t, byName, 6)
+	require.Equal(t, []ginlimit.Limit{ginlimit.PerHour(100), ginlimit.InFlight(3)}, byName["report"].Limits)
+	require.Equal(t, "ByHeader", byName["report"].Key)
+	require.Equal(t, []string{"WithBan"}, byName["ban"].Options)
+	require.Regexp(t, `(?m)^report +100/h, 3 in flight +ByHeader +.* 1 +\d+s ago$`, r.ok("policies"))
+	require.Regexp(t, `(?m)^plan +of each client +ByHeader +WithLimitFunc `, r.ok("policies"))
+	require.Contains(t, r.ok("policies", "--prefix", "other"), `no process has served a policy under the prefix "other"`)
+	require.Empty(t, read[[]published](r, "policies", "--prefix", "other"))
+}
+
+func TestStatusBlockAndReset(t *testing.T) {
+	t.Parallel()
+	policies, r, _ := start(t)
+	login := policies["login"]
+	require.True(t, take(t, login, "2001:db8::/64").Allowed)
+	s := read[shown](r, "status", "login", "2001:db8::7")
+	require.True(t, s.Allowed)
+	require.Equal(t, "2001:db8::/64", s.Client)
+	require.Equal(t, 4, s.Limits[0].Remaining)
+	require.Nil(t, s.Override)
+
+	r.fails(exitUsage, "Block client 2001:db8::/64 under policy login for 15m0s? Nobody can be asked here: give --yes",
+		"block", "login", "2001:db8::/64", "15m")
+	require.Equal(t, "blocked client 2001:db8::/64 under policy login\n",
+		r.ok("block", "login", "2001:db8::8", "15m", "-y"))
+	require.False(t, take(t, login, "2001:db8::/64").Allowed)
+	got := r.run("status", "login", "2001:db8::")
+	require.Equal(t, exitDenied, got.code)
+	require.Regexp(t, `(?m)^5/h +false +0 +15m0s +\S+ +rate$`, got.out)
+	r.ok("unblock", "login", "2001:db8::7", "--yes")
+	require.True(t, take(t, login, "2001:db8::/64").Allowed)
+
+	take(t, policies["busy"], "203.0.113.7")
+	require.Equal(t, 99999, read[shown](r, "status", "busy", "203.0.113.7").Limits[0].Remaining)
+	r.ok("reset", "lease", "203.0.113.7", "-y")
+
+	take(t, policies["ban"], "key")
+	require.Equal(t, ginlimit.CauseBan, take(t, policies["ban"], "key").Cause)
+	require.Equal(t, exitDenied, r.run("status", "ban", "key").code)
+	require.Equal(t, "reset client key under policy ban\n", r.ok("reset", "ban", "key", "-y"))
+	require.True(t, take(t, policies["ban"], "key").Allowed)
+
+	r.fails(exitUsage, `no process serves a policy "logout"; there are ban, busy, lease, login, plan, report`,
+		"status", "logout", "203.0.113.7")
+	r.fails(exitUsage, `policy "login" counts by address, and "alice" is none`, "status", "login", "alice")
+	r.fails(exitUsage, "the client is empty", "reset", "report", "", "-y")
+	r.fails(exitUsage, `no process has served a policy under the prefix "x"`, "status", "a", "b", "--prefix", "x")
+}
+
+// TestConfirmation: on a terminal the tool asks.
+func TestConfirmation(t *testing.T) {
+	t.Parallel()
+	policies, r, _ := start(t)
+	r.terminal = true
+	for _, no := range []string{"", "\n", "n\n", "yess\n"} {
+		r.in = no
+		r.fails(exitFailed, "nothing was changed", "block", "ban", "key", "1h")
+	}
+	require.True(t, take(t, policies["ban"], "key").Allowed)
+	r.in = "Yes\n"
+	r.ok("block", "ban", "other", "1h")
+	require.False(t, take(t, policies["ban"], "other").Allowed)
+}
+
+// TestLimitsOfEachClient: only the application knows them, so they have to be given.
+func TestLimitsOfEachClient(t *testing.T) {
+	t.Parallel()
+	policies, r, _ := start(t)
+	take(t, policies["plan"], "key")
+	r.fails(exitUsage, `policy "plan" has limits of each client, which only the application knows`,
+		"status", "plan", "key")
+	require.Equal(t, 6, read[shown](r, "status", "plan", "key", "--limit", "7/h").Limits[0].Remaining)
+	r.fails(exitUsage, `"7/x": period`, "status", "plan", "key", "--limit", "7/x")
+	r.ok("override", "plan", "key", "9/h", "--for", "1h", "-y")
+	require.Equal(t, ginlimit.PerHour(9), read[shown](r, "status", "plan", "key").Limits[0].Limit)
+}
+
+func TestSlots(t *testing.T) {
+	t.Parallel()
+	policies, r, rdb := start(t)
+	require.Empty(t, read[[]holder](r, "slots", "report", "key"))
+	first, err := policies["report"].Reserve(t.Context(), "key", 1)
+	require.NoError(t, err)
+	defer first.Release()
+	second, err := policies["report"].Reserve(t.Context(), "key", 1)
+	require.NoError(t, err)
+	defer second.Release()
+	held := read[[]holder](r, "slots", "report", "key")
+	require.Len(t, held, 1)
+	require.Equal(t, 2, held[0].Slots)
+	third, err := application(t, rdb)["report"].Reserve(t.Context(), "key", 1)
+	require.NoError(t, err)
+	defer third.Release()
+	held = read[[]holder](r, "slots", "report", "key")
+	require.Len(t, held, 2)
+	require.Equal(t, 3, held[0].Slots+held[1].Slots)
+	require.Regexp(t, `(?m)^P\w+ +2$`, r.ok("slots", "report", "key"))
+}
+
+func TestTopAndWatch(t *testing.T) {
+	t.Parallel()
+	policies, r, _ := start(t)
+	require.Contains(t, r.ok("top", "ban"), "no denials are reported")
+	for range 4 {
+		take(t, policies["login"], "203.0.113.7")
+		take(t, policies["ban"], "key")
+		take(t, policies["ban"], "a\x1b[2Jkey")
+	}
+	require.True(t, testkit.BecomesTrue(nil, func() bool {
+		return len(read[[]denied](r, "top", "ban")) == 2
+	}))
+	require.Equal(t, denied{Client: "key", Denials: 3}, read[[]denied](r, "top", "ban", "-n", "9")[1])
+	require.Regexp(t, `(?m)^key +3 +0$`, r.ok("top", "ban"))
+	require.Len(t, read[[]denied](r, "top", "ban", "-n", "1"), 1)
+
+	stop := make(chan struct{})
+	var busy sync.WaitGroup
+	busy.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(10 * time.Millisecond):
+				take(t, policies["ban"], "key")
+			}
+		}
+	})
+	require.True(t, testkit.BecomesTrue(nil, func() bool {
+		out := r.ok("watch", "--every", "1s", "--times", "2")
+		return regexp.MustCompile(`(?m)^ban +0\.0 +[1-9]\d*\.\d +0\.0 +0\.0$`).MatchString(out)
+	}))
+	close(stop)
+	busy.Wait()
+}
+
+// TestARegistryOfANewerVersion: the tool says that it is too old, and changes nothing.
+func TestARegistryOfANewerVersion(t *testing.T) {
+	t.Parallel()
+	_, r, rdb := start(t)
+	newer := `{"v":2,"policy":"login","limits":{"rate":9}}`
+	require.NoError(t, rdb.HSet(t.Context(), "ginlimit:{policies}", "newer", newer).Err())
+	seen := redis.Z{Score: float64(time.Now().UnixMilli()), Member: "newer P1"}
+	require.NoError(t, rdb.ZAdd(t.Context(), "ginlimit:{policies}:processes", seen).Err())
+	const text = "a newer version of ginlimit has written it"
+	r.fails(exitFailed, text, "policies")
+	r.fails(exitFailed, text, "status", "login", "203.0.113.7")
+	r.fails(exitFailed, text, "override", "login", "9/h", "--for", "1h", "-y")
+	require.NoError(t, rdb.ZRem(t.Context(), "ginlimit:{policies}:processes", "newer P1").Err())
+	r.ok("override", "login", "9/h", "--for", "1h", "-y")
+	require.NoError(t, rdb.HSet(t.Context(), "ginlimit:{overrides}", "login|a", newer).Err())
+	r.fails(exitFailed, text, "overrides")
+	r.fails(exitFailed, text, "status", "login", "203.0.113.7")
+}
+
+// TestSecretKeys: with the secret the tool finds the same buckets, and shows no key.
+func TestSecretKeys(t *testing.T) {
+	t.Parallel()
+	secret := strings.Repeat("s", 16)
+	policies, r, rdb := start(t, ginlimit.WithKeySecret([]byte(secret)))
+	r.env["GINLIMIT_KEY_SECRET"] = secret
+	take(t, policies["login"], "203.0.113.7")
+	require.Equal(t, 4, read[shown](r, "status", "login", "203.0.113.7").Limits[0].Remaining)
+	r.ok("override", "login", "203.0.113.7", "9/h", "--for", "1h", "-y")
+	require.Equal(t, ginlimit.PerHour(9), read[shown](r, "status", "login", "203.0.113.7").Override.Limits[0])
+	slot, err := policies["report"].Reserve(t.Context(), "key", 1)
+	require.NoError(t, err)
+	defer slot.Release()
+	require.Len(t, read[[]holder](r, "slots", "report", "key"), 1)
+	keys, err := rdb.Keys(t.Context(), "*203*").Result()
+	require.NoError(t, err)
+	require.Empty(t, keys)
+	require.NotContains(t, r.ok("overrides"), "203.0.113.7")
+	r.env["GINLIMIT_KEY_SECRET"] = "short"
+	r.fails(exitUsage, "WithKeySecret: 5 bytes", "status", "login", "203.0.113.7")
+}

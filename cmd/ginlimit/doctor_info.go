@@ -1,0 +1,161 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// info is what INFO says, by field.
+type info map[string]string
+
+func parseInfo(text string) info {
+	all := info{}
+	for line := range strings.Lines(text) {
+		if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
+			all[name] = value
+		}
+	}
+	return all
+}
+
+func (i info) number(field string) int64 {
+	n, _ := strconv.ParseInt(i[field], 10, 64)
+	return n
+}
+
+// examineInfo reads what the server says about itself. A field that it does not have is not judged.
+func (t *tool) examineInfo(ctx context.Context, rdb redis.Cmdable, name string, f *findings) {
+	text, err := rdb.Info(ctx).Result()
+	if err != nil {
+		f.add(name, "version", warning, errorText(err), adviceOf(err))
+		return
+	}
+	i := parseInfo(text)
+	i.version(name, f)
+	i.role(name, f)
+	i.memory(name, f)
+	i.persistence(name, f)
+	if most, now := i.number("maxclients"), i.number("connected_clients"); most > 0 {
+		state := fine
+		if now*10 > most*9 {
+			state = warning
+		}
+		f.add(name, "connections", state, fmt.Sprintf("%d of %d", now, most), "raise maxclients, or lower PoolSize")
+	}
+}
+
+func (i info) version(name string, f *findings) {
+	product, version := "Redis", i["redis_version"]
+	if v := i["valkey_version"]; v != "" {
+		product, version = "Valkey", v
+	}
+	if version == "" {
+		return
+	}
+	var major, minor int
+	_, _ = fmt.Sscanf(version, "%d.%d", &major, &minor)
+	state, advice := fine, ""
+	switch {
+	case major < 6 || major == 6 && minor < 2:
+		state, advice = problem, "upgrade: ginlimit needs 6.2, and is tested with 7.0"
+	case major < 7:
+		state, advice = warning, "upgrade to 7.0: with 6.2 a cluster answers each client in a call of its own"
+	}
+	f.add(name, "version", state, product+" "+version, advice)
+}
+
+func (i info) role(name string, f *findings) {
+	switch i["role"] {
+	case "":
+	case "master":
+		f.add(name, "role", fine, "master", "")
+	default:
+		f.add(name, "role", problem, "a replica", "connect to the master: a replica decides nothing")
+	}
+}
+
+func (i info) memory(name string, f *findings) {
+	policy, most, used := i["maxmemory_policy"], i.number("maxmemory"), i.number("used_memory")
+	if policy == "" {
+		return
+	}
+	found := fmt.Sprintf("%s, %d of %d MiB used", policy, used>>20, most>>20)
+	const see = "see \"maxmemory\" in docs/operations.md: volatile-ttl for token buckets, noeviction for windows"
+	switch {
+	case most == 0:
+		f.add(name, "memory", warning, policy+", no maxmemory", "set maxmemory, or the system may end Redis")
+	case used*10 > most*9:
+		f.add(name, "memory", problem, found, "give Redis more memory; "+see)
+	case policy != "volatile-ttl" && policy != "noeviction":
+		f.add(name, "memory", warning, found, "evicted clients start with a full bucket; "+see)
+	default:
+		f.add(name, "memory", fine, found, "")
+	}
+	if n := i.number("evicted_keys"); n > 0 {
+		f.add(name, "evictions", warning, fmt.Sprintf("%d keys since the start", n), see)
+	}
+}
+
+func (i info) persistence(name string, f *findings) {
+	if i["loading"] == "1" {
+		f.add(name, "persistence", problem, "it loads its data", "wait: decisions go by WithFailureMode")
+	}
+	for _, field := range []string{"rdb_last_bgsave_status", "aof_last_write_status", "aof_last_bgrewrite_status"} {
+		if i[field] == "err" {
+			f.add(name, "persistence", problem, field+": err", "see Redis' log and the disk: Redis may refuse writes")
+		}
+	}
+	if rdb, aof := i["rdb_last_bgsave_status"], i["aof_enabled"]; rdb != "" {
+		kept := "snapshots"
+		if aof == "1" {
+			kept = "append-only file"
+		}
+		f.add(name, "persistence", fine, kept+" as configured; none is needed: a lost key is a full bucket", "")
+	}
+}
+
+// advice says what to do about an error of Redis, by how it begins or what it has.
+var advice = []struct{ text, do string }{
+	{"NOPERM", "add the command that ACL LOG names to the user: see \"ACL\" in docs/operations.md"},
+	{"WRONGPASS", "check the user and the password"},
+	{"NOAUTH", "give a password: in the URL or in $REDIS_PASSWORD, with --username for an ACL user"},
+	{"MOVED", "it is a cluster: give --cluster"},
+	{"CLUSTERDOWN", "hash slots have no server: see CLUSTER INFO"},
+	{"LOADING", "wait until Redis has loaded its data"},
+	{"MISCONF", "Redis cannot save: see its log and the disk"},
+	{"OOM", "Redis is full: raise maxmemory, or see \"maxmemory\" in docs/operations.md"},
+	{"READONLY", "it is a replica: connect to the master"},
+	{"BUSY", "a script does not end: SCRIPT KILL"},
+	{"WRONGTYPE", "somebody else writes keys of this prefix"},
+	{"x509:", "trust the certificate's authority by --ca"},
+	{"tls:", "check the certificates: --ca, --cert, --key"},
+	{"first record does not look like a TLS handshake", "the server has no TLS there: redis://"},
+	{"EOF", "the server closes connections; it may expect TLS: rediss://"},
+	{"connection reset", "the server closes connections; it may expect TLS: rediss://"},
+	{"all sentinels", "check the addresses of the Sentinels and --sentinel"},
+	{"connection refused", "check the address, and whether Redis runs"},
+	{"no such host", "check the host's name"},
+	{"cluster support disabled", "it is no cluster: leave --cluster and further addresses out"},
+}
+
+func adviceOf(err error) string {
+	for _, a := range advice {
+		if strings.Contains(err.Error(), a.text) {
+			return a.do
+		}
+	}
+	var network net.Error
+	if errors.Is(err, context.DeadlineExceeded) || errors.As(err, &network) && network.Timeout() {
+		return "no answer in time: check the address, the firewall, whether Redis is frozen, and whether it has TLS there"
+	}
+	return "see \"Reasons\" in docs/operations.md"
+}
+
+// errorText returns an error in one line.
+func errorText(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }

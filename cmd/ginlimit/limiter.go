@@ -1,0 +1,43 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"os"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/ginlimit/ginlimit"
+)
+
+// limiter returns a limiter of the application's prefix and secret. It counts as no process, decides nothing
+// without Redis, and remembers nothing. The tool reads overrides itself.
+func (t *tool) limiter(rdb redis.UniversalClient, opts ...ginlimit.LimiterOption) (*ginlimit.Limiter, error) {
+	secret, err := t.keySecret()
+	if err != nil {
+		return nil, err
+	}
+	opts = append(opts, ginlimit.WithPrefix(t.prefix), ginlimit.WithTimeout(t.timeout), ginlimit.WithReplicas(1),
+		ginlimit.WithFailureMode(ginlimit.FailClosed), ginlimit.WithDenyCache(0), ginlimit.WithoutOverrides(),
+		ginlimit.WithLogger(slog.New(slog.DiscardHandler)))
+	if secret != nil {
+		opts = append(opts, ginlimit.WithKeySecret(secret))
+	}
+	return ginlimit.NewLimiter(rdb, opts...)
+}
+
+// keySecret returns the secret of keys, or nil.
+func (t *tool) keySecret() ([]byte, error) {
+	if t.secret == "" {
+		if secret := t.env("GINLIMIT_KEY_SECRET"); secret != "" {
+			return []byte(secret), nil
+		}
+		return nil, nil
+	}
+	secret, err := os.ReadFile(t.secret)
+	if err != nil {
+		return nil, usageError{fmt.Errorf("--key-secret-file: %w", err)}
+	}
+	return bytes.TrimSuffix(secret, []byte("\n")), nil
+}

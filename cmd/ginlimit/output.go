@@ -1,0 +1,87 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+)
+
+// print prints a value as JSON, or as the text that a function writes.
+func (t *tool) print(value any, text func(w io.Writer)) error {
+	if t.json {
+		to := json.NewEncoder(t.out)
+		to.SetEscapeHTML(false)
+		return to.Encode(value)
+	}
+	w := tabwriter.NewWriter(t.out, 0, 0, 2, ' ', 0)
+	text(w)
+	return w.Flush()
+}
+
+// row writes a row of a table.
+func row(w io.Writer, cells ...any) {
+	for i, cell := range cells {
+		if i > 0 {
+			fmt.Fprint(w, "\t")
+		}
+		fmt.Fprint(w, cell)
+	}
+	fmt.Fprintln(w)
+}
+
+// visible returns text of other people so that it cannot move the cursor, or break a table.
+func visible(text string) string {
+	if quoted := strconv.QuoteToGraphic(text); quoted != `"`+text+`"` || text == "" {
+		return quoted
+	}
+	return text
+}
+
+// confirm asks whether to go on. Without a terminal it refuses, unless there is --yes.
+func (t *tool) confirm(question string) error {
+	if t.yes {
+		return nil
+	}
+	if !t.terminal {
+		return usage("%s? Nobody can be asked here: give --yes", question)
+	}
+	fmt.Fprintf(t.errs, "%s? [y/N] ", question)
+	answer, err := bufio.NewReader(t.in).ReadString('\n')
+	if err != nil && err != io.EOF {
+		return err
+	}
+	if word := strings.ToLower(strings.TrimSpace(answer)); word != "y" && word != "yes" {
+		return fmt.Errorf("nothing was changed")
+	}
+	return nil
+}
+
+// span returns a duration for people: to the millisecond below a minute, else to the second.
+func span(d time.Duration) string {
+	switch {
+	case d < 0:
+		return "never"
+	case d < time.Minute:
+		return d.Round(time.Millisecond).String()
+	}
+	return d.Round(time.Second).String()
+}
+
+// parseSpan reads a duration such as 90s, 15m or 7d.
+func parseSpan(text string) (time.Duration, error) {
+	d, err := time.ParseDuration(text)
+	if days, ok := strings.CutSuffix(text, "d"); ok && err != nil {
+		var n uint64
+		n, err = strconv.ParseUint(days, 10, 16)
+		d = time.Duration(n) * 24 * time.Hour
+	}
+	if err != nil || d <= 0 {
+		return 0, usage("%.64q is no duration above 0, such as 90s, 15m, 2h or 7d", text)
+	}
+	return d, nil
+}

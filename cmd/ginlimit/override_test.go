@@ -1,0 +1,135 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
+)
+
+func TestOverride(t *testing.T) {
+	t.Parallel()
+	policies, r, _ := start(t)
+	end := time.Now().Add(time.Hour).Truncate(time.Second)
+	r.fails(exitUsage, "Override policy login for all clients: 9/h, 2 in flight until", "override", "login", "9/h",
+		"2 in flight", "--for", "1h", "--note", "a test")
+	r.ok("override", "login", "9/h", "--until", end.Format(time.RFC3339), "--note", "a test", "-y")
+	r.ok("override", "login", "2001:db8::1", "unlimited", "--for", "7d", "-y")
+	list := read[[]override](r, "overrides")
+	require.Len(t, list, 2)
+	require.True(t, end.Equal(list[0].Until))
+	require.Equal(t, override{"login", "", []ginlimit.Limit{ginlimit.PerHour(9)}, list[0].Until, "a test"}, list[0])
+	require.Equal(t, "2001:db8::/64", list[1].Client)
+	require.Regexp(t, `(?m)^login +\(all\) +9/h +\S+ +a test$`, r.ok("overrides", "login"))
+	require.Empty(t, read[[]override](r, "overrides", "ban"))
+	require.Regexp(t, `(?m)^override: 9/h until \S+ \(a test\)`, r.ok("status", "login", "203.0.113.7"))
+	require.True(t, testkit.BecomesTrue(nil, func() bool {
+		return take(t, policies["login"], "203.0.113.8").Limit == ginlimit.PerHour(9)
+	}))
+	require.Equal(t, ginlimit.Unlimited(), read[shown](r, "status", "login", "2001:db8::5").Limits[0].Limit)
+
+	r.ok("override", "login", "2001:db8::1", "--end", "-y")
+	r.ok("override", "login", "--end", "--yes")
+	require.Empty(t, read[[]override](r, "overrides"))
+	r.ok("override", "login", "--end", "-y")
+}
+
+func TestMistakesInOverrides(t *testing.T) {
+	t.Parallel()
+	_, r, _ := start(t)
+	long := strings.Repeat("x", 300)
+	for text, args := range map[string][]string{
+		"no limits; --end ends an override":         {"login", "--for", "1h"},
+		`no process serves a policy "logout"`:       {"logout", "1/h", "--for", "1h"},
+		`"203.0.113.9999" is none`:                  {"login", "203.0.113.9999", "1/h", "--for", "1h"},
+		`invalid argument: "8/x": period`:           {"login", "203.0.113.9", "8/x", "--for", "1h"},
+		`give one of --until and --for`:             {"login", "1/h"},
+		`"tomorrow" is no time such as`:             {"login", "1/h", "--until", "tomorrow"},
+		"2020-01-01T00:00:00Z is in the past":       {"login", "1/h", "--until", "2020-01-01T00:00:00Z"},
+		"at most 366 days ahead":                    {"login", "1/h", "--for", "400d", "-y"},
+		"--end takes no limits, time or note":       {"login", "1/h", "--end"},
+		"a note of 300 bytes":                       {"login", "1/h", "--for", "1h", "-y", "--note", long},
+		`requires at least 1 arg(s), only received`: {},
+	} {
+		r.fails(exitUsage, text, append([]string{"override"}, args...)...)
+	}
+	require.Empty(t, read[[]override](r, "overrides"))
+}
+
+// file writes a file for apply.
+func file(t *testing.T, text string) string {
+	name := filepath.Join(t.TempDir(), "overrides.yaml")
+	require.NoError(t, os.WriteFile(name, []byte(text), 0o600))
+	return name
+}
+
+func TestApply(t *testing.T) {
+	t.Parallel()
+	_, r, _ := start(t)
+	end := time.Now().Add(time.Hour).UTC().Format(time.RFC3339)
+	name := file(t, fmt.Sprintf(`
+- policy: login
+  limits: 9/h
+  until: %[1]s
+- policy: login
+  client: 2001:db8::1
+  limits: [100/h burst 20, 4 in flight]
+  until: %[1]s
+  note: load test
+`, end))
+	plan := "+  login  all clients           9/h until " + end + "\n" +
+		"+  login  client 2001:db8::/64  100/h burst 20, 4 in flight until " + end + " (load test)\n"
+	require.Equal(t, plan, r.ok("apply", name, "--dry-run"))
+	r.fails(exitUsage, "Change 2 overrides? Nobody can be asked here: give --yes", "apply", name)
+	require.Empty(t, read[[]override](r, "overrides"))
+	require.Equal(t, plan, r.ok("apply", name, "-y"))
+	require.Len(t, read[[]override](r, "overrides"), 2)
+	require.Equal(t, "nothing changes\n", r.ok("apply", name))
+
+	r.in = "[{policy: login, limits: 8/h, until: " + end + "}, {policy: ban, client: key, limits: [2/h], for: 2h}]"
+	got := read[[]change](r, "apply", "-", "--prune", "-y")
+	require.Equal(t, []string{changes, adds, ends}, []string{got[0].Change, got[1].Change, got[2].Change})
+	require.Equal(t, ginlimit.PerHour(9), got[0].Old.Limits[0])
+	require.Equal(t, ginlimit.PerHour(8), got[0].New.Limits[0])
+	list := read[[]override](r, "overrides")
+	require.Len(t, list, 2)
+	require.Equal(t, "key", list[0].Client)
+	require.Equal(t, ginlimit.PerHour(8), list[1].Limits[0])
+}
+
+// TestABadLineChangesNothing: every bad line is named.
+func TestABadLineChangesNothing(t *testing.T) {
+	t.Parallel()
+	_, r, _ := start(t)
+	for _, row := range []struct{ text, want string }{
+		{"", "the file is empty"},
+		{"policy: login", `line 1: want a list of overrides, each beginning with "- policy:"`},
+		{"[]", "line 1: want a list"},
+		{"- policy: [", "line 1: did not find expected node content"},
+		{"- policy: login\n  limits: 9/h\n  for: 1h\n- 7", "line 4: want an override"},
+		{"- policy: login\n  limits: 9/x\n  fro: 1h\n", "line 1: want one of until and for\nline 2: limits: ginlimit: "},
+		{"- policy: login\n  limits: 9/x\n  fro: 1h\n", "line 3: fro: no such field; there are policy, client"},
+		{"- limits: [9/h]\n  for: 1h\n  for: 2h\n", "line 1: policy is missing\nline 3: for is given twice"},
+		{"- policy: login\n  for: 1h\n  until: 2026\n  limits: []\n", "line 3: until: \"2026\" is no time such as"},
+		{"- policy: login\n  limits: 9/h\n  for: 1h\n- policy: logout\n  limits: 9/h\n  for: 1h\n",
+			`line 4: no process serves a policy "logout"`},
+		{"- {policy: login, limits: 9/h, for: 1h}\n- {policy: login, client: bob, limits: 9/h, for: 1h}\n",
+			`line 2: policy "login" counts by address, and "bob" is none`},
+		{"- {policy: login, limits: 9/h, for: 1h}\n\n- {policy: login, limits: 8/h, for: 1h}\n",
+			`line 3: policy "login" has all clients twice`},
+		{"- {policy: login, limits: 9/h, for: 1h}\n\n- {policy: ban, limits: 8/h, for: 400d}\n", "(line 3)"},
+		{"\n- {policy: ban, limits: 8/h, for: 400d}\n", "line 2: ginlimit: an override until"},
+		{strings.Repeat("- {policy: login, limits: 9/h, for: 1h}\n", 1001), "1001 overrides; want at most 1000"},
+		{strings.Repeat("#", maxFile+1), "the file has more than 1048576 bytes"},
+	} {
+		r.fails(exitUsage, row.want, "apply", file(t, row.text), "-y")
+	}
+	require.Empty(t, read[[]override](r, "overrides"))
+}

@@ -1,0 +1,235 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	"github.com/redis/go-redis/v9"
+	"github.com/spf13/cobra"
+
+	"github.com/ginlimit/ginlimit"
+)
+
+// published is a policy in the output of policies.
+type published struct {
+	Policy    string           `json:"policy"`
+	Limits    []ginlimit.Limit `json:"limits"`
+	Key       string           `json:"key"`
+	Options   []string         `json:"options"`
+	Version   string           `json:"version,omitempty"`
+	Processes int              `json:"processes"`
+	Seen      time.Time        `json:"seen"`
+}
+
+func (t *tool) policies() *cobra.Command {
+	return &cobra.Command{
+		Use:   "policies",
+		Short: "List the policies that processes of the prefix serve",
+		Long: "List the policies that processes of the prefix serve, each variant apart, as during a rollout.\n\n" +
+			"A policy is listed within a second of its first decision, and for three minutes after its last process.",
+		Args: cobra.NoArgs,
+		RunE: t.withLimiter(func(ctx context.Context, s *session, _ []string) error {
+			all, err := s.Policies(ctx)
+			if err != nil {
+				return err
+			}
+			list := []published{}
+			for _, p := range all {
+				list = append(list, published{p.Name, p.Limits, p.Key, p.Options, p.Version, p.Processes, p.Seen})
+			}
+			return t.print(list, func(w io.Writer) {
+				if len(list) == 0 {
+					row(w, s.nothing())
+					return
+				}
+				row(w, "POLICY", "LIMITS", "KEY", "OPTIONS", "VERSION", "PROCESSES", "SEEN")
+				for _, p := range list {
+					row(w, visible(p.Policy), limitsText(p.Limits, p.Options), p.Key, strings.Join(p.Options, " "),
+						strings.Trim(visible(p.Version), `"`), p.Processes, span(time.Since(p.Seen).Truncate(time.Second))+" ago")
+				}
+			})
+		}),
+	}
+}
+
+// limitsText returns limits for people. Limits by a function are not known.
+func limitsText(limits []ginlimit.Limit, options []string) string {
+	var texts []string
+	for _, l := range limits {
+		texts = append(texts, l.String())
+	}
+	if slices.Contains(options, "WithLimitFunc") {
+		texts = append(texts, "of each client")
+	}
+	return strings.Join(texts, ", ")
+}
+
+// session is a limiter of the application's prefix.
+type session struct {
+	*ginlimit.Limiter
+	tool   *tool
+	rdb    redis.UniversalClient
+	others []*ginlimit.Limiter // of policies
+}
+
+// withLimiter is [tool.with] for a function that needs a limiter.
+func (t *tool) withLimiter(
+	f func(ctx context.Context, s *session, args []string) error,
+) func(*cobra.Command, []string) error {
+	return t.with(func(ctx context.Context, rdb redis.UniversalClient, args []string) error {
+		limiter, err := t.limiter(rdb)
+		if err != nil {
+			return err
+		}
+		s := &session{Limiter: limiter, tool: t, rdb: rdb}
+		defer func() {
+			for _, l := range append(s.others, limiter) {
+				_ = l.Close()
+			}
+		}()
+		return f(ctx, s, args)
+	})
+}
+
+// nothing says why there may be no policies.
+func (s *session) nothing() string {
+	return fmt.Sprintf("no process has served a policy under the prefix %q in the last minutes; "+
+		"see --prefix, and ginlimit doctor", s.tool.prefix)
+}
+
+// find returns what is published of a policy, of the variant that was seen last.
+func (s *session) find(ctx context.Context, name string) (ginlimit.PolicyInfo, error) {
+	all, err := s.Policies(ctx)
+	if err != nil {
+		return ginlimit.PolicyInfo{}, err
+	}
+	var found []ginlimit.PolicyInfo
+	var names []string
+	for _, p := range all {
+		if p.Name == name {
+			found = append(found, p)
+		}
+		names = append(names, visible(p.Name))
+	}
+	switch {
+	case len(all) == 0:
+		return ginlimit.PolicyInfo{}, usage("%s", s.nothing())
+	case len(found) == 0:
+		return ginlimit.PolicyInfo{}, usage("no process serves a policy %q; there are %s", name,
+			strings.Join(slices.Compact(names), ", "))
+	case len(found) > 1:
+		fmt.Fprintf(s.tool.errs, "ginlimit: processes serve %d variants of policy %q; this is about the last seen\n",
+			len(found), name)
+	}
+	return slices.MaxFunc(found, func(a, b ginlimit.PolicyInfo) int { return a.Seen.Compare(b.Seen) }), nil
+}
+
+// target is a client under a policy.
+type target struct {
+	info     ginlimit.PolicyInfo
+	policy   *ginlimit.Policy
+	client   string
+	override *override // that holds for the client, or nil
+}
+
+// String returns the target as part of a sentence.
+func (t target) String() string {
+	return fmt.Sprintf("client %s under policy %s", visible(t.client), visible(t.info.Name))
+}
+
+// target finds a policy and a client. The limits are those of an override or of the policy, unless others are given.
+func (s *session) target(ctx context.Context, name, client string, limits []string) (to target, err error) {
+	if to.info, err = s.find(ctx, name); err != nil {
+		return to, err
+	}
+	if to.client, err = clientKey(to.info, client); err != nil {
+		return to, err
+	}
+	if to.override, err = s.overrideOf(ctx, to); err != nil {
+		return to, err
+	}
+	own := to.info.Limits
+	known := !slices.Contains(to.info.Options, "WithLimitFunc")
+	if o := to.override; o != nil {
+		own, known = slices.Clone(o.Limits), true
+		if !slices.ContainsFunc(own, isInFlight) {
+			own = append(own, slices.DeleteFunc(slices.Clone(to.info.Limits), isNotInFlight)...)
+		}
+	}
+	if len(limits) > 0 {
+		if own, err = parseLimits(limits); err != nil {
+			return to, err
+		}
+		known = true
+	}
+	if !known {
+		return to, usage("policy %q has limits of each client, which only the application knows: give them by --limit",
+			name)
+	}
+	to.policy, err = s.policy(to.info, own)
+	return to, err
+}
+
+// policy returns a published policy with limits, and with the options that add keys of a client. They are defaults
+// of a limiter, as they may be in the application: those that do not fit the limits have no effect.
+func (s *session) policy(info ginlimit.PolicyInfo, limits []ginlimit.Limit) (*ginlimit.Policy, error) {
+	var defaults []ginlimit.LimiterOption
+	opts := []ginlimit.PolicyOption{ginlimit.WithLimits(limits...)}
+	for _, name := range info.Options {
+		switch name {
+		case "WithBan":
+			defaults = append(defaults, ginlimit.WithBan(time.Minute, time.Minute))
+		case "WithLease":
+			defaults = append(defaults, ginlimit.WithLease(time.Millisecond))
+		case "WithShares":
+			opts = append(opts, ginlimit.WithShares(func(*gin.Context) (string, int) { return "", 1 }))
+		}
+	}
+	limiter, err := s.tool.limiter(s.rdb, defaults...)
+	if err != nil {
+		return nil, err
+	}
+	s.others = append(s.others, limiter)
+	return limiter.Policy(info.Name, opts...)
+}
+
+func isInFlight(l ginlimit.Limit) bool { return l.InFlight > 0 }
+
+func isNotInFlight(l ginlimit.Limit) bool { return l.InFlight == 0 }
+
+// clientKey returns the key of a client. An address is written as the policy knows it.
+func clientKey(p ginlimit.PolicyInfo, text string) (string, error) {
+	if text == "" {
+		return "", usage("the client is empty")
+	}
+	if p.Key != "ByClientIP" {
+		return text, nil
+	}
+	if addr, err := netip.ParseAddr(text); err == nil {
+		return ginlimit.AddrKey(addr), nil
+	}
+	if prefix, err := netip.ParsePrefix(text); err == nil && ginlimit.AddrKey(prefix.Addr()) == prefix.Masked().String() {
+		return prefix.Masked().String(), nil
+	}
+	return "", usage("policy %q counts by address, and %q is none", p.Name, text)
+}
+
+// parseLimits reads limits, and returns all errors in them.
+func parseLimits(texts []string) (limits []ginlimit.Limit, err error) {
+	for _, text := range texts {
+		limit, fault := ginlimit.ParseLimit(text)
+		if fault != nil && err == nil {
+			err = usageError{fault}
+		} else if fault != nil {
+			err = usage("%w\n%w", err, fault)
+		}
+		limits = append(limits, limit)
+	}
+	return limits, err
+}

@@ -1,0 +1,190 @@
+package main
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit/internal/testkit"
+)
+
+// stateOf returns the worst state of a check in the doctor's findings, and what to do.
+func stateOf(all []finding, check string) (state, do string) {
+	for _, f := range all { // the worst first
+		if f.Check == check {
+			return f.State, f.Advice
+		}
+	}
+	return "", ""
+}
+
+// examined returns what the doctor finds, with an exit code.
+func (r *runner) examined(code int, args ...string) []finding {
+	r.t.Helper()
+	got := r.run(append([]string{"doctor", "--json"}, args...)...)
+	require.Equal(r.t, code, got.code, "%s%s", got.errs, got.out)
+	var all []finding
+	require.NoError(r.t, jsonOf(got.out, &all))
+	return all
+}
+
+func TestDoctorOnAHealthyServer(t *testing.T) {
+	t.Parallel()
+	addr := testkit.StartRedis(t, "--maxmemory", "100mb", "--maxmemory-policy", "volatile-ttl")
+	r := newRunner(t, "redis://"+addr)
+	for _, f := range r.examined(exitOK) {
+		require.Equal(t, fine, f.State, f)
+		require.Empty(t, f.Advice)
+	}
+	keys, err := testkit.Connect(t, addr).Keys(t.Context(), "*").Result()
+	require.NoError(t, err)
+	for _, key := range keys {
+		require.Contains(t, key, "ginlimit doctor")
+	}
+	require.Contains(t, r.ok("doctor"), "sliding-window: scripts run")
+}
+
+func TestDoctorOnASickServer(t *testing.T) {
+	t.Parallel()
+	addr := testkit.StartRedis(t, "--maxmemory-policy", "allkeys-lru", "--maxmemory", "1gb")
+	rdb := testkit.Connect(t, addr)
+	r := newRunner(t, "redis://"+addr)
+	require.NoError(t, rdb.Set(t.Context(), "ginlimit:{login|a}:h", 7, 0).Err())
+	all := r.examined(exitFailed)
+	require.Equal(t, problem, all[0].State, "the worst first")
+	state, do := stateOf(all, "keys")
+	require.Equal(t, problem, state)
+	require.Contains(t, do, "somebody else writes keys of this prefix")
+	state, do = stateOf(all, "memory")
+	require.Equal(t, warning, state)
+	require.Contains(t, do, "volatile-ttl")
+	require.Contains(t, r.run("doctor").out,
+		"1 of 1 random keys of the prefix have no expiry, such as ginlimit:{login|a}:h")
+
+	require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory-policy", "noeviction").Err())
+	require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "1mb").Err())
+	all = r.examined(exitFailed)
+	state, _ = stateOf(all, "memory")
+	require.Equal(t, problem, state)
+	state, do = stateOf(all, "decisions")
+	require.Equal(t, problem, state)
+	require.Contains(t, do, "Redis is full")
+
+	host, port, err := net.SplitHostPort(addr)
+	require.NoError(t, err)
+	replica := testkit.StartRedis(t, "--replicaof", host+" "+port)
+	all = newRunner(t, "redis://"+replica).examined(exitFailed)
+	state, do = stateOf(all, "role")
+	require.Equal(t, problem, state)
+	require.Contains(t, do, "connect to the master")
+}
+
+// TestUserWithFewRights: the doctor says what is missing.
+func TestUserWithFewRights(t *testing.T) {
+	t.Parallel()
+	addr := testkit.StartRedis(t)
+	testkit.Restrict(t, addr, "TokenBucket")
+	r := newRunner(t, "redis://"+addr)
+	r.env["REDIS_PASSWORD"] = "wrong"
+	_, do := stateOf(r.examined(exitFailed, "--username", "app"), "connection")
+	require.Equal(t, "check the user and the password", do)
+	r.env["REDIS_PASSWORD"] = "secret"
+	all := r.examined(exitFailed, "--username", "app")
+	for _, check := range []string{"version", "clock", "keys"} {
+		state, do := stateOf(all, check)
+		require.Equal(t, warning, state)
+		require.Contains(t, do, "ACL LOG")
+	}
+	found := map[string]string{}
+	for _, f := range all {
+		if f.Check == "decisions" {
+			algorithm, _, _ := strings.Cut(f.Found, ":")
+			found[algorithm] = f.State
+		}
+	}
+	require.Equal(t, map[string]string{"token-bucket": fine, "fixed-window": problem, "sliding-window": problem}, found)
+}
+
+func TestCluster(t *testing.T) {
+	t.Parallel()
+	addrs := testkit.StartCluster(t, 3)
+	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs})
+	t.Cleanup(func() { _ = rdb.Close() })
+	policies := application(t, rdb)
+	take(t, policies["login"], "203.0.113.7")
+	for _, r := range []*runner{newRunner(t, strings.Join(addrs, ",")), newRunner(t, "redis://"+addrs[0])} {
+		require.Equal(t, 4, read[shown](r, "status", "login", "203.0.113.7", "--cluster").Limits[0].Remaining)
+		servers := map[string]bool{}
+		for _, f := range r.examined(exitOK, "--cluster") {
+			servers[f.Server] = true
+		}
+		require.Len(t, servers, 4, "three servers, and all together")
+	}
+	alone := newRunner(t, "redis://"+addrs[0])
+	_, do := stateOf(alone.examined(exitFailed), "decisions")
+	require.Equal(t, "it is a cluster: give --cluster", do)
+}
+
+func TestSentinel(t *testing.T) {
+	t.Parallel()
+	addr := testkit.StartRedis(t)
+	_, port, err := net.SplitHostPort(addr)
+	require.NoError(t, err)
+	config := filepath.Join(t.TempDir(), "sentinel.conf")
+	require.NoError(t, os.WriteFile(config, []byte("sentinel monitor main 127.0.0.1 "+port+" 1\n"), 0o600))
+	sentinel := testkit.StartRedis(t, config, "--sentinel")
+	take(t, application(t, testkit.Connect(t, addr))["login"], "203.0.113.7")
+	r := newRunner(t, "redis://"+sentinel)
+	require.Equal(t, 4, read[shown](r, "status", "login", "203.0.113.7", "--sentinel", "main").Limits[0].Remaining)
+	_, do := stateOf(r.examined(exitFailed, "--sentinel", "other"), "connection")
+	require.Equal(t, "check the addresses of the Sentinels and --sentinel", do)
+}
+
+// certificate writes a certificate for 127.0.0.1 and its key, and returns their files.
+func certificate(t *testing.T) (cert, key string) {
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true}
+	made, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
+	require.NoError(t, err)
+	bytes, err := x509.MarshalECPrivateKey(private)
+	require.NoError(t, err)
+	dir := t.TempDir()
+	write := func(name, kind string, bytes []byte) string {
+		name = filepath.Join(dir, name)
+		require.NoError(t, os.WriteFile(name, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: bytes}), 0o600))
+		return name
+	}
+	return write("cert", "CERTIFICATE", made), write("key", "EC PRIVATE KEY", bytes)
+}
+
+func TestTLS(t *testing.T) {
+	t.Parallel()
+	cert, key := certificate(t)
+	tls := testkit.FreePort(t)
+	addr := testkit.StartRedis(t, "--tls-port", tls, "--tls-cert-file", cert, "--tls-key-file", key,
+		"--tls-ca-cert-file", cert)
+	r := newRunner(t, "rediss://127.0.0.1:"+tls)
+	_, do := stateOf(r.examined(exitFailed), "connection")
+	require.Equal(t, "trust the certificate's authority by --ca", do)
+	require.Contains(t, r.ok("doctor", "--ca", cert, "--cert", cert, "--key", key), "scripts run")
+	all := r.examined(exitFailed, "--ca", cert)
+	require.Equal(t, "connection", all[0].Check, "the server wants a certificate")
+	_, do = stateOf(newRunner(t, "rediss://"+addr).examined(exitFailed, "--timeout", "300ms"), "connection")
+	require.Contains(t, do, "whether it has TLS there")
+	_, do = stateOf(newRunner(t, "redis://127.0.0.1:"+tls).examined(exitFailed), "connection")
+	require.Equal(t, "the server closes connections; it may expect TLS: rediss://", do)
+}
