@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/ginlimit/ginlimit/internal/engine"
@@ -33,7 +34,7 @@ type Override struct {
 	Client string    // as the policy's [KeyFunc] returns it, at most 1,024 bytes; "" is all clients without an override of their own
 	Limits []Limit   // 1 to 16; none ends the override
 	Until  time.Time // when it ends by itself: in the future, at most 366 days ahead
-	Note   string    // why, for people; at most 256 bytes
+	Note   string    // why, for people; one line of at most 256 bytes
 }
 
 // Override replaces the limits of a policy, for one client or for all, until a time. It is in force within a
@@ -222,6 +223,7 @@ func (o Override) check() error {
 		return errors.Join(c.errs...)
 	}
 	c.require(len(o.Limits) <= maxOverrideLimits, "%d limits; want at most %d", len(o.Limits), maxOverrideLimits)
+	c.require(!strings.ContainsFunc(o.Note, unicode.IsControl), "the note %.64q has control characters", o.Note)
 	c.require(len(o.Note) <= maxOverrideNote, "a note of %d bytes; want at most %d", len(o.Note), maxOverrideNote)
 	left := time.Until(o.Until)
 	c.require(0 < left && left <= maxOverride, "an override until %s; want the future, at most 366 days ahead",
@@ -234,7 +236,7 @@ func (o Override) check() error {
 func (l *Limiter) checkLimits(o Override, published func() ([]PolicyInfo, error)) error {
 	if p := l.policies.get(o.Policy); p != nil {
 		_, err := p.under(o.Limits)
-		return err
+		return errors.Join(err, o.checkSlots(p.counts.limits, p.counts.limitFunc != nil))
 	}
 	all, err := published()
 	if err != nil {
@@ -243,14 +245,27 @@ func (l *Limiter) checkLimits(o Override, published func() ([]PolicyInfo, error)
 	names := map[string]bool{}
 	for _, p := range all {
 		names[p.Name] = true
+		if p.Name == o.Policy {
+			err = errors.Join(err, o.checkSlots(p.Limits, slices.Contains(p.Options, "WithLimitFunc")))
+		}
 		if p.Name == o.Policy && slices.Contains(p.Options, "WithShares") {
-			return checkShared(o.Limits)
+			err = errors.Join(err, checkShared(o.Limits))
 		}
 	}
 	if !names[o.Policy] {
 		return invalid("no process has served a policy named %.64q in the last minutes", o.Policy)
 	}
-	return nil
+	return err
+}
+
+// checkSlots reports that slots alone would replace limits of tokens, too: nobody means that who does not say so.
+func (o Override) checkSlots(own []Limit, isFunc bool) error {
+	counts := func(l Limit) bool { return l.InFlight == 0 }
+	if slices.ContainsFunc(o.Limits, counts) || !isFunc && !slices.ContainsFunc(own, counts) {
+		return nil
+	}
+	return invalid("%s alone would leave the policy without its other limits: add them, or Unlimited()",
+		joinLimits(o.Limits))
 }
 
 // publish has operators know that the policy serves.

@@ -253,6 +253,8 @@ func TestBadOverridesChangeNothing(t *testing.T) {
 		"unnamed zone":  {edit(func(o *ginlimit.Override) { o.Limits = []ginlimit.Limit{unnamedZone()} }), []string{"no time zone has that name"}},
 		"a share's":     {edit(func(o *ginlimit.Override) { o.Policy, o.Limits = "shared", []ginlimit.Limit{ginlimit.InFlight(1)} }), []string{"WithShares does not go together with InFlight"}},
 		"twice":         {edit(func(o *ginlimit.Override) { o.Client = "good" }), []string{"has another override in the same call", "(override 2)"}},
+		"slots alone":   {edit(func(o *ginlimit.Override) { o.Limits = []ginlimit.Limit{ginlimit.InFlight(5)} }), []string{"5 in flight alone would leave the policy without its other limits"}},
+		"two lines":     {edit(func(o *ginlimit.Override) { o.Note = "a\nb" }), []string{"has control characters"}},
 		"several fault": {ginlimit.Override{Limits: []ginlimit.Limit{{}}}, []string{"no policy", "until 0001", "the zero Limit"}},
 	} {
 		err := l.OverrideAll(ctx, good, row.bad)
