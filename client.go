@@ -167,13 +167,21 @@ func (p *Policy) Wait(ctx context.Context, client string) error { return p.WaitN
 // through an outage until the context ends; attempts that Redis did not answer may have taken tokens. Else an
 // error of Redis ends it.
 func (p *Policy) WaitN(ctx context.Context, client string, n int) error {
+	return p.waitN(ctx, client, n, traits.Waiting{})
+}
+
+func (p *Policy) waitN(ctx context.Context, client string, n int, w traits.Waiting) error {
 	q, err := p.observed(ctx, client, n)
 	if err != nil {
 		return err
 	}
 	defer q.putBack()
-	q.asks[0].Queue.Endless = true
-	r, err := q.end(ctx, n, q.take(ctx))
+	q.asks[0].Recalls = true
+	q.asks[0].Queue = engine.Queue{Endless: true, Wait: w.Most, Since: w.Since, Leaves: w.Leaves}
+	if err = q.take(ctx); err == engine.ErrLeft {
+		return traits.ErrLeft
+	}
+	r, err := q.end(ctx, n, err)
 	if err == nil && !r.Allowed {
 		return fmt.Errorf("%w: %s never allows %d at once, so there is nothing to wait for",
 			ErrInvalidArgument, r.Limit, n)
@@ -266,7 +274,10 @@ func init() {
 		return traits.Traits{
 			Options: p.used, Shares: p.counts.shares != nil, Bans: p.counts.ban != nil, DryRun: p.dryRun,
 			LimitFunc: p.counts.limitFunc != nil, Leases: p.counts.lease > 0 && !p.limiter.engine.IsLocal(),
-			CheckBlock: p.limits.checkBlockable, Lower: p.lower,
+			CheckBlock: p.limits.checkBlockable, Lower: p.lower, Wait: p.waitN,
+			Reserve: func(ctx context.Context, client string, n int, w traits.Waiting) (any, error) {
+				return reserve(ctx, w, Charge{p, client, n})
+			},
 		}, true
 	}
 }

@@ -26,7 +26,8 @@ import (
 // [WithShares] needs [Policy.Share].
 //
 // A method waits for Redis no longer than [WithTimeout] and its context. If either ends while the call is in
-// flight, the tokens may have been taken all the same. An error means that no decision was made:
+// flight, the tokens may have been taken all the same; Reserve and Wait give them back if Redis answers after the
+// end of the context. An error means that no decision was made:
 // [ErrInvalidArgument] or [ErrNoKey] for an argument, the context's error, [ErrClosed], an error of
 // [WithLimitFunc] as it is, else [ErrUnavailable].
 type Policy struct {

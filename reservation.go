@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/ginlimit/ginlimit/internal/engine"
+	"github.com/ginlimit/ginlimit/internal/traits"
 )
 
 // Charge is N tokens, at least 1, of each limit of a policy, and a slot if it has [InFlight], for one client.
@@ -52,12 +53,20 @@ func (p *Policy) Reserve(ctx context.Context, client string, n int) (*Reservatio
 // policies of two limiters, two charges of the same keys and one [WithLease] beside others are an
 // [ErrInvalidArgument].
 func ReserveAll(ctx context.Context, charges ...Charge) (*Reservation, error) {
+	return reserve(ctx, traits.Waiting{}, charges...)
+}
+
+// reserve is ReserveAll, of a request that waits as its policies say or, of one charge, as it says itself.
+func reserve(ctx context.Context, w traits.Waiting, charges ...Charge) (*Reservation, error) {
 	if err := checkCharges(charges); err != nil {
 		return nil, err
 	}
 	var d decision
 	if err := d.charge(ctx, charges); err != nil {
 		return nil, err
+	}
+	if w.Length > 0 {
+		d.asks[0].Queue = engine.Queue{Length: w.Length, Wait: w.Most, Since: w.Since, Leaves: w.Leaves}
 	}
 	r, kept := &Reservation{limiter: charges[0].Policy.limiter}, false
 	defer func() { // an observer may panic
@@ -67,6 +76,9 @@ func ReserveAll(ctx context.Context, charges ...Charge) (*Reservation, error) {
 		}
 	}()
 	failed, why := d.take(ctx)
+	if why.err == engine.ErrLeft {
+		return nil, traits.ErrLeft
+	}
 	d.tryDryRuns(ctx, func(t *part, why failure) { d.record(ctx, t, OutcomeFailed, false, why) })
 	d.judge(ctx, failed != nil)
 	if failed != nil {
@@ -137,7 +149,7 @@ func (d *decision) charge(ctx context.Context, charges []Charge) error {
 			continue
 		}
 		ask := p.askFor(c.Client, t.limits, c.N)
-		ask.Settles = true
+		ask.Settles, ask.Recalls = true, true
 		d.add(i, ask)
 	}
 	d.arrange()

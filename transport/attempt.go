@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/traits"
 )
 
 // attempt is one request: what it took, and how far it has come.
@@ -27,13 +28,16 @@ type attempt struct {
 	seen     *progress
 }
 
-// progress is how far a base says that it has come with a request. It is used again: a base that says so late may
-// make another request seem to be sent, which then keeps its tokens.
+// progress is how far a request has come, as its base says, and how it waits before. It is used again: a base that
+// says so late may make another request seem to be sent, which then keeps its tokens.
 type progress struct {
 	getConn func(string)
 	gotConn func(httptrace.GotConnInfo)
 	begun   atomic.Bool // the base says how far it has come
 	sent    atomic.Bool // the request has a connection; HTTP/2 says that it was written only after it was
+	key     string
+	first   *stop // as the attempt has it
+	waiting traits.Waiting
 }
 
 // progress returns the progress of a request that has not begun.
@@ -43,7 +47,11 @@ func (t *transport) progress() *progress {
 		p = new(progress)
 		p.getConn = func(string) { p.begun.Store(true) }
 		p.gotConn = func(httptrace.GotConnInfo) { p.sent.Store(true) }
+		p.waiting = traits.Waiting{
+			Most: maxWait, Length: maxQueue, Leaves: func() bool { return t.stops.holds(p.key, p.first) },
+		}
 	}
+	p.waiting.Since = time.Now()
 	p.begun.Store(false)
 	p.sent.Store(false)
 	return p
@@ -65,7 +73,12 @@ func (a *attempt) begin(ctx context.Context, r *http.Request) (err error) {
 		if a.first, err = t.stops.wait(ctx, a.key); err != nil {
 			return err
 		}
-		if err = a.take(ctx); err != nil {
+		a.seen.key, a.seen.first = a.key, a.first
+		if err = a.take(ctx); err == traits.ErrLeft { // as the key is stopped
+			a.leave()
+			continue
+		}
+		if err != nil {
 			return err
 		}
 		stopped := t.stops.holds(a.key, a.first) // while it waited
@@ -92,12 +105,13 @@ func (a *attempt) take(ctx context.Context) error {
 	if !a.t.leased {
 		return a.reserve(ctx)
 	}
-	err := a.t.policy.WaitN(ctx, a.key, a.n)
+	err := a.t.has.Wait(ctx, a.key, a.n, a.seen.waiting)
 	switch {
 	case errors.Is(err, ginlimit.ErrInvalidArgument): // perhaps a client's own limits have slots
 		return a.reserve(ctx)
 	case errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, ginlimit.ErrUnavailable):
-		if d := a.when(context.WithoutCancel(ctx)); d > 0 || hasEnded(ctx) {
+		waited := time.Since(a.seen.waiting.Since)
+		if d := a.when(context.WithoutCancel(ctx)); d > 0 || hasEnded(ctx) || waited >= maxWait {
 			return &TooLateError{d}
 		}
 	}
@@ -112,7 +126,8 @@ func hasEnded(ctx context.Context) bool {
 
 // reserve takes them by a reservation.
 func (a *attempt) reserve(ctx context.Context) (err error) {
-	a.reserved, err = a.t.queued.Reserve(ctx, a.key, a.n)
+	reserved, err := a.t.has.Reserve(ctx, a.key, a.n, a.seen.waiting)
+	a.reserved, _ = reserved.(*ginlimit.Reservation)
 	result := a.reserved.Result()
 	switch {
 	case errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, ginlimit.ErrUnavailable) && hasEnded(ctx),
@@ -128,7 +143,9 @@ func (a *attempt) reserve(ctx context.Context) (err error) {
 
 // when returns when the tokens would come, after those who wait before; 0 is not known.
 func (a *attempt) when(ctx context.Context) time.Duration {
-	r, err := a.t.instant.Reserve(ctx, a.key, a.n)
+	soon := traits.Waiting{Most: time.Millisecond, Length: 1}
+	reserved, err := a.t.has.Reserve(ctx, a.key, a.n, soon)
+	r, _ := reserved.(*ginlimit.Reservation)
 	if err == nil {
 		_ = r.Cancel(ctx) // there are some meanwhile
 	}

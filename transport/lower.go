@@ -56,7 +56,7 @@ func (a *attempt) lower(ctx context.Context, h http.Header) {
 		return
 	}
 	// The response counts also if the policy cannot be lowered.
-	_ = t.lower(context.WithoutCancel(ctx), a.key, func(limit any) (stay, most int) {
+	_ = t.has.Lower(context.WithoutCancel(ctx), a.key, func(limit any) (stay, most int) {
 		l, ok := limit.(ginlimit.Limit)
 		if !ok || l.Algorithm != ginlimit.TokenBucket && l.Period > t.maxStop {
 			return 0, 0

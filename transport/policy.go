@@ -58,17 +58,9 @@ func (t *transport) adopt(p *ginlimit.Policy) error {
 	if errs != nil {
 		return errors.Join(errs...)
 	}
-	return t.derive(p, has)
-}
-
-// derive makes the policies by which requests wait.
-func (t *transport) derive(p *ginlimit.Policy, has traits.Traits) (err error) {
-	t.policy, t.lower = p, has.Lower
+	t.policy, t.has = p, has
 	t.leased = has.Leases && t.settle == nil // what is taken ahead cannot be settled
-	if t.queued, err = p.With(ginlimit.WithQueue(maxQueue, maxWait)); err == nil {
-		t.instant, err = p.With(ginlimit.WithQueue(1, time.Millisecond))
-	}
-	return err
+	return nil
 }
 
 // invalid returns a [ginlimit.ErrInvalidArgument].

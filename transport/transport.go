@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/traits"
 )
 
 // Option configures a transport; nil is an error.
@@ -92,14 +93,12 @@ func (*TooLateError) Unwrap() error { return context.DeadlineExceeded }
 type transport struct {
 	base     http.RoundTripper
 	policy   *ginlimit.Policy
-	queued   *ginlimit.Policy // the policy, as a request waits for it
-	instant  *ginlimit.Policy // the policy, as a request waits a millisecond for it
-	leased   bool             // the policy takes tokens ahead: nothing is reserved, unless there are slots
+	has      traits.Traits // of the policy
+	leased   bool          // the policy takes tokens ahead: nothing is reserved, unless there are slots
 	key      func(*http.Request) (string, error)
 	cost     func(*http.Request) int
 	settle   func(*http.Response) int
 	maxStop  time.Duration
-	lower    func(ctx context.Context, key string, to func(limit any) (stay, most int)) error
 	stops    stops
 	compared compared
 	spare    sync.Pool // of *progress
@@ -120,8 +119,9 @@ const (
 //
 // A request waits in its process in order of arrival for its tokens, and for a slot if the policy has
 // [ginlimit.InFlight], which it holds until the response's body is closed or read to its end. It waits as long
-// as its context lasts, and without a lease at most a day; if that is too short, it gets a [*TooLateError], at
-// once where the time is known. A request that was not sent, as its connection could not be made, gives back what it took.
+// as its context lasts, and at most a day; if that is too short, it gets a [*TooLateError], at once where the time
+// is known. A request that was not sent, as it was canceled or its connection could not be made, gives back what it
+// took.
 //
 // A 429, a 503 with Retry-After, and a 403 with Retry-After or with no request left, stop the key in all
 // processes until then, by [ginlimit.Policy.Block]: at once, or at the end of a lease that another process

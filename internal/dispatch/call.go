@@ -55,8 +55,8 @@ type progress uint8
 
 const (
 	queued progress = iota
-	left            // its caller left while it was queued
-	taken           // from the queue: into a batch, unless its caller was about to leave
+	left            // its caller left while it was queued, or was about to leave when its batch was filled
+	taken           // from the queue into a batch, which answers it
 )
 
 // NewCall returns a call for [Call.Reset].
@@ -87,6 +87,19 @@ func (c *Call) AddKey(of *Call, from int) {
 
 // Abandoned reports whether [Dispatcher.Do] has returned without an answer that may still come.
 func (c *Call) Abandoned() bool { return c.caller.abandoned }
+
+// InFlight reports whether an abandoned call was sent, so that it is answered.
+func (c *Call) InFlight() bool { return c.caller.late }
+
+// Late waits for the answer to an abandoned call in flight, at most for a time, and returns its error.
+func (c *Call) Late(most time.Duration) error {
+	select {
+	case <-c.caller.done:
+		return c.caller.err
+	case <-time.After(most):
+		return ErrLate
+	}
+}
 
 // Release forgets the contexts of a call that is kept for another use.
 func (c *Call) Release() { c.caller.ends = [2]context.Context{} }

@@ -103,7 +103,7 @@ func (d *Dispatcher) Do(ctx context.Context, c *Call) error {
 	if c.caller.hasAnswer() { // at the last moment
 		return c.caller.err
 	}
-	c.caller.abandoned = true
+	c.caller.abandoned, c.caller.late = true, c.progress == taken
 	d.queue.abandon(c)
 	d.expireLocked(c)
 	return err

@@ -51,10 +51,11 @@ func (q *queue) fill(b *Batch, batches int) {
 				q.abandoned--
 				continue
 			}
-			c.progress = taken
-			if !c.caller.leaves() {
-				b.calls = append(b.calls, c)
+			if c.progress = taken; c.caller.leaves() {
+				c.progress = left
+				continue
 			}
+			b.calls = append(b.calls, c)
 		}
 		q.calls = slices.Delete(q.calls, 0, n)
 	}

@@ -71,6 +71,7 @@ type Ask struct {
 	Leases  bool          // leased tokens may serve, and tokens be taken ahead
 	Failure Failure       // what happens if the store does not decide
 	Settles bool          // what is taken may be given back
+	Recalls bool          // what is taken for a caller that has left is given back
 	Report  rules.Report  // which statuses are wanted
 	Queue   Queue         // how the request waits for what it lacks of this Ask
 	scope   rules.Scope   // all of the set, but for a look that leaves slots out
@@ -90,6 +91,7 @@ type Answer struct {
 	QueueFull bool
 	Err       error            // why the store did not decide, last; then it may still have the Ask's set
 	attempt   int64            // that holds a slot; 0 is none
+	recalled  bool             // the attempt ends later: see recall
 	share     *rules.Set       // by which this process decided; nil if it did not
 	place     int64            // of this process among those that wait for the slot that it lacks; 0 if not known
 	receipt   *receipt.Receipt // of what was taken; nil if nothing is to be given back

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
@@ -192,6 +193,7 @@ func (e *Engine) decideByBoth(ctx context.Context, c *dispatch.Call, ask *Ask, a
 	charge := Charge{of: ask.Subject, n: op.N, receipt: receipt.New(e.Timeout)}
 	if err = e.store.Do(ctx, own); err != nil {
 		e.leases.PutBack(part)
+		e.recall(ctx, own, []*Ask{ask}, []*dispatch.Call{own})
 		return false, err
 	}
 	if _, allowed := ask.Set.Fit(rules.All, own.States, own.Op); !allowed {
@@ -229,6 +231,8 @@ func (e *Engine) sendAhead(ctx context.Context, c *dispatch.Call, ask *Ask, trip
 	own.SetBuckets(ask.Set.Ahead())
 	subject := leased(own, ask)
 	done := make(chan ahead, 1)
+	var ends atomic.Bool // there is an answer, or the caller has left
+	op, charge := c.Op, Charge{of: ask.Subject}
 	e.background.Detached(ctx, e.Timeout, func(ctx context.Context) {
 		defer e.release(own)
 		defer trip.Fail(dispatch.ErrLate) // a hook of the client may end the goroutine
@@ -239,12 +243,20 @@ func (e *Engine) sendAhead(ctx context.Context, c *dispatch.Call, ask *Ask, trip
 		}
 		after, short := trip.End(subject, own.States, own.Sent, own.Received)
 		found := slices.Clone(own.States[:len(subject.Buckets)])
-		done <- ahead{found, after, short, own.Sent, own.Received, nil}
+		if !ends.Swap(true) {
+			done <- ahead{found, after, short, own.Sent, own.Received, nil}
+		} else if charges, _ := charge.of.Set.Fit(rules.All, found, op); charges > 0 {
+			e.fillLate(&charge, charges*op.N, own.Sent, found)
+			e.giveBackLate([]Charge{charge})
+		}
 	})
 	select {
 	case out := <-done:
 		return out
 	default:
+	}
+	if ask.Recalls && left(ctx) && ends.Swap(true) {
+		return <-done
 	}
 	if ctx.Err() != nil {
 		return ahead{err: ctx.Err()}

@@ -22,24 +22,34 @@ type Queue struct {
 	Length int           // how many requests of the Ask's client wait in this process
 	Wait   time.Duration // for how long
 	// Endless is the queue of a Wait, the only Ask of its request: it has no length, and lasts as long as the
-	// context, through bans, and through an outage in which nobody else may decide. It ends with an error, not
-	// with a denial.
+	// context unless Wait is set, through bans, and through an outage in which nobody else may decide. It ends
+	// with an error, not with a denial.
 	Endless bool
+
+	// Since is when the request came, in a queue of the only Ask of a request: it stands before those that
+	// came later. Zero is now.
+	Since time.Time
+	// Leaves reports that the request no longer waits: before each try, and when the key was changed. Then its
+	// error is ErrLeft. It may be nil.
+	Leaves func() bool
 }
+
+// ErrLeft is the error of a request that left its line, as its queue's Leaves wanted.
+var ErrLeft = errors.New("ginlimit: the request left its line")
 
 // forever is longer than any context lasts.
 const forever time.Duration = 1 << 62
 
 // wait returns for how long a request waits in the queue.
 func (q Queue) wait() time.Duration {
-	if q.Endless {
+	if q.Endless && q.Wait == 0 {
 		return forever
 	}
 	return q.Wait
 }
 
 // queues reports whether a request waits for what it lacks of an Ask.
-func (a *Ask) queues() bool { return a.Queue != (Queue{}) }
+func (a *Ask) queues() bool { return a.Queue.Length > 0 || a.Queue.Endless }
 
 // waits reports whether the request tries again if this Ask is denied. Then the denial lasts no longer than need be.
 func (a *Ask) waits() bool { return a.turn > 0 }
@@ -52,13 +62,14 @@ type waiter struct {
 	e       *Engine
 	ctx     context.Context // ends a timeout after the longest wait at the latest
 	endless bool
-	began   time.Time // in a line it stands before those that came later
-	ends    time.Time // it waits no longer, in whatever line
-	leaves  time.Time // it waits no longer in its line
-	changes uint64    // of the engine, before the last try
-	tried   time.Time // when the last try or look began
-	place   string    // that it has in its line; "" is none
-	full    bool      // its line has no place
+	leaving func() bool // may be nil
+	began   time.Time   // in a line it stands before those that came later
+	ends    time.Time   // it waits no longer, in whatever line
+	leaves  time.Time   // it waits no longer in its line
+	changes uint64      // of the engine, before the last try
+	tried   time.Time   // when the last try or look began
+	place   string      // that it has in its line; "" is none
+	full    bool        // its line has no place
 }
 
 // takeInLine takes what a request asks for as soon as it is there.
@@ -66,7 +77,11 @@ func (e *Engine) takeInLine(ctx context.Context, r *Request) error {
 	if !r.mayWait() {
 		return e.takeNow(ctx, r.Asks, r.Answers)
 	}
-	w := &waiter{Request: r, e: e, ctx: ctx, endless: r.Asks[0].Queue.Endless, began: time.Now()}
+	queue := &r.Asks[0].Queue
+	w := &waiter{Request: r, e: e, ctx: ctx, endless: queue.Endless, leaving: queue.Leaves, began: queue.Since}
+	if w.began.IsZero() {
+		w.began = time.Now()
+	}
 	w.begin()
 	l, busy := w.busyLine()
 	if !busy {
@@ -167,6 +182,9 @@ func (w *waiter) lateFor(end, at time.Time) bool { return at.After(w.until(end))
 // try takes what the request asks for, or returns what it lacks. It does not wait if it is allowed, if
 // waiting does not help, or for an error.
 func (w *waiter) try() (l lack, waits bool, err error) {
+	if w.leaving != nil && w.leaving() {
+		return lack{}, false, ErrLeft
+	}
 	w.changes, w.tried = w.e.changes.Load(), time.Now()
 	for i := range w.Asks {
 		w.Asks[i].Set = w.Asks[i].Set.Now() // a calendar period may be over

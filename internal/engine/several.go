@@ -194,6 +194,9 @@ func (e *Engine) takeTogether(ctx context.Context, asks []Ask, answers []Answer)
 	case redisstore.IsCommandError(outage):
 		t.endAttempts(e, outage)
 		return outage
+	case e.recall(ctx, c, t.asks, t.calls):
+		t.recalled, t.answers[0].Err = true, outage
+		return Unavailable(ctx, outage)
 	}
 	return e.takeInTurn(ctx, asks, answers, func(ask *Ask, answer *Answer) error {
 		c := t.calls[slices.Index(t.asks, ask)]
@@ -211,7 +214,9 @@ type together struct {
 	answers []*Answer
 	calls   []*dispatch.Call // on each alone, for the deny cache and without Redis; they are not sent
 	call    *dispatch.Call   // on all of them
-	memory  struct {         // for the usual number of Asks
+
+	recalled bool     // the calls on each belong to recall
+	memory   struct { // for the usual number of Asks
 		asks    [4]*Ask
 		answers [4]*Answer
 		calls   [4]*dispatch.Call
@@ -222,8 +227,10 @@ type together struct {
 // of the client may end the goroutine.
 func (t *together) release(e *Engine) {
 	for _, c := range t.calls {
-		e.loseAttempt(c)
-		e.release(c)
+		if !t.recalled {
+			e.loseAttempt(c)
+			e.release(c)
+		}
 	}
 	if t.call != nil {
 		e.release(t.call)

@@ -50,14 +50,20 @@ func (e *Engine) decideGuarded(ctx context.Context, c *dispatch.Call, ask *Ask, 
 			return errClosed()
 		}
 		defer e.background.Done()
-		defer e.loseAttempt(c) // a hook of the client may panic
+		defer func() { // a hook of the client may panic
+			if !answer.recalled {
+				e.loseAttempt(c)
+			}
+		}()
 		e.beginAttempt(c, ask)
 	}
 	err := e.decide(ctx, c, ask, answer)
 	if err == nil {
 		e.noteBan(c, ask, answer)
 	}
-	e.endAttempt(c, answer, err)
+	if !answer.recalled {
+		e.endAttempt(c, answer, err)
+	}
 	return err
 }
 

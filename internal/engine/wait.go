@@ -162,7 +162,7 @@ func (w *waiter) inTurn(l lack, turn *fifo.Turn, now bool) (next lack, moves boo
 			}
 			l = lacks
 		}
-		if w.late(l.at) {
+		if over := l.at.IsZero() && !l.slot && !time.Now().Before(w.leaves); over || w.late(l.at) {
 			return lack{}, false, w.deny(l)
 		}
 		turn.Expect(fifo.Expectation{At: l.at, Resource: l.resource})

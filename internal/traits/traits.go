@@ -7,6 +7,7 @@ package traits
 
 import (
 	"context"
+	"errors"
 	"time"
 )
 
@@ -24,7 +25,23 @@ type Traits struct {
 	// client's ginlimit.Limit, and returns how many tokens must stay and how many are taken at most. A client
 	// with several limits is left alone.
 	Lower func(ctx context.Context, client string, to func(limit any) (stay, most int)) error
+
+	// Reserve is Reserve and returns its *ginlimit.Reservation, and Wait is WaitN, of a request that waits as a
+	// Waiting says.
+	Reserve func(ctx context.Context, client string, n int, w Waiting) (reservation any, err error)
+	Wait    func(ctx context.Context, client string, n int, w Waiting) error
 }
+
+// Waiting is how a request waits.
+type Waiting struct {
+	Since  time.Time     // when it came: it stands before those that came later
+	Most   time.Duration // it waits no longer
+	Length int           // of the queue, for Reserve
+	Leaves func() bool   // asked before each try, and when the key was changed: then its error is ErrLeft
+}
+
+// ErrLeft is the error of a request that left its line, as Leaves wanted.
+var ErrLeft = errors.New("ginlimit: the request left its line")
 
 // Of returns the traits of a *ginlimit.Policy, or false for one that was not made by its constructor.
 var Of func(policy any) (Traits, bool)

@@ -1,0 +1,133 @@
+package transport_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
+	"github.com/ginlimit/ginlimit/transport"
+)
+
+// TestARequestThatIsCanceledOnItsWayToRedis gives back what that takes, whether Redis or its answer is late.
+func TestARequestThatIsCanceledOnItsWayToRedis(t *testing.T) {
+	for name, policy := range map[string][]ginlimit.PolicyOption{
+		"reserved":   limits(ginlimit.PerHour(100)),
+		"leased":     append(limits(ginlimit.PerHour(100)), ginlimit.WithLease(time.Second)),
+		"a window":   limits(ginlimit.PerHour(100).WithAlgorithm(ginlimit.SlidingWindow)),
+		"with slots": limits(ginlimit.PerHour(100), ginlimit.InFlight(2)),
+	} {
+		t.Run(name, func(t *testing.T) {
+			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+				var before, after atomic.Int64
+				b.Redis.AddHook(testkit.EveryScript(func(send func() error) error {
+					time.Sleep(time.Duration(before.Load()))
+					defer func() { time.Sleep(time.Duration(after.Load())) }()
+					return send()
+				}))
+				p := newPartner(nil)
+				client, own := process(t, b.Redis, p, policy)
+				status := func() (remaining []int) {
+					rows, err := own.Status(t.Context(), "partner.example")
+					require.NoError(t, err)
+					for _, row := range rows {
+						remaining = append(remaining, row.Remaining)
+					}
+					return remaining
+				}
+				all := status()
+				for _, late := range []*atomic.Int64{&before, &after} {
+					late.Store(int64(ginlimit.DefaultTimeout / 2))
+					ctx, cancel := context.WithTimeout(t.Context(), ginlimit.DefaultTimeout/10)
+					defer cancel()
+					for range 3 {
+						_, err := get(ctx, client, url)
+						require.ErrorIs(t, err, context.DeadlineExceeded)
+					}
+					time.Sleep(4 * ginlimit.DefaultTimeout)
+					late.Store(0)
+					require.Equal(t, all, status())
+				}
+				require.Empty(t, p.calls())
+			})
+		})
+	}
+}
+
+// TestWhoWaitsWhenAKeyIsStopped leaves the line without a call to Redis, and then waits in order of arrival.
+func TestWhoWaitsWhenAKeyIsStopped(t *testing.T) {
+	const waiting = 60
+	for name, policy := range map[string][]ginlimit.PolicyOption{
+		"reserved":   limits(ginlimit.PerSecond(10).WithBurst(1)),
+		"leased":     append(limits(ginlimit.PerSecond(10).WithBurst(1)), ginlimit.WithLease(time.Second)),
+		"with slots": limits(ginlimit.PerSecond(10).WithBurst(1), ginlimit.InFlight(2)),
+	} {
+		t.Run(name, func(t *testing.T) {
+			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+				var scripts atomic.Int64
+				b.Redis.AddHook(testkit.EveryScript(func(send func() error) error {
+					scripts.Add(1)
+					return send()
+				}))
+				var mu sync.Mutex
+				var order []int
+				stop := stopsOnce(5, "3", time.Second)
+				p := newPartner(func(w http.ResponseWriter, r *http.Request) {
+					var n int
+					_, err := fmt.Sscanf(r.URL.Path, "/%d", &n)
+					assert.NoError(t, err)
+					mu.Lock()
+					order = append(order, n)
+					mu.Unlock()
+					stop.answer(w, r)
+				})
+				client, _ := process(t, b.Redis, p, policy)
+				var all sync.WaitGroup
+				for i := range waiting {
+					all.Go(func() {
+						_, err := get(t.Context(), client, fmt.Sprintf("http://partner.example/%d", i))
+						assert.NoError(t, err)
+					})
+					time.Sleep(time.Millisecond)
+				}
+				time.Sleep(500 * time.Millisecond) // the fifth is stopped
+				before := scripts.Load()
+				time.Sleep(3700 * time.Millisecond) // until the first one after the stop is about to be answered
+				require.LessOrEqual(t, scripts.Load(), before+5)
+				all.Wait()
+				require.Len(t, order, waiting)
+				descents := 0
+				for i, n := range order[1:] {
+					if n < order[i] {
+						descents++
+					}
+				}
+				require.LessOrEqual(t, descents, 1, "but for one that found no line: %v", order)
+			})
+		})
+	}
+}
+
+// TestALeasedRequestWaitsForADayAtMost: if its token comes later, it hears so at once.
+func TestALeasedRequestWaitsForADayAtMost(t *testing.T) {
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		client, _ := process(t, b.Redis, newPartner(nil),
+			append(limits(ginlimit.Limit{Rate: 1, Period: 36 * time.Hour}), ginlimit.WithLease(time.Second)))
+		_, err := get(t.Context(), client, url)
+		require.NoError(t, err)
+		start := time.Now()
+		_, err = get(t.Context(), client, url)
+		var late *transport.TooLateError
+		require.ErrorAs(t, err, &late)
+		require.Equal(t, 36*time.Hour, late.RetryAfter)
+		require.Zero(t, time.Since(start))
+	})
+}
