@@ -66,7 +66,10 @@ func (p *simPlan) drawLeases(r *rand.Rand, length time.Duration) {
 
 // wanted is how many tokens an answer has been asked for, as far as there are ever so many.
 func (a *simAnswer) wanted(s *simulation) int {
-	if a.op == "AllowUpTo" {
+	switch a.op {
+	case "Peek":
+		return 0
+	case "AllowUpTo":
 		return min(a.n, int(leastBurst(s.plan.keys[a.key].versions[a.version])))
 	}
 	return a.n

@@ -2,6 +2,7 @@ package simulation_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -143,6 +144,10 @@ func (s *simulation) checkSettles() {
 				if a.op == "Settle" && a.process == process && a.key == b.key && a.before.result.Source == ginlimit.FromRedis {
 					most += a.n
 				}
+				recalls := a.settles || a.op == "Wait"
+				if recalls && s.hasLeft(a) && a.process == process && a.key == b.key {
+					most += a.n
+				}
 			}
 			for _, e := range s.server.executions {
 				if e.verb == "return" && e.process == process && e.key == b.key && slices.Contains(e.limits, b.limit) {
@@ -151,7 +156,7 @@ func (s *simulation) checkSettles() {
 			}
 			if back > int64(most) {
 				s.violated("settle: process %d has given %d tokens of %s back, and settled with %d fewer than "+
-					"it took", process, back, s.server.name(b), most)
+					"it took, or left", process, back, s.server.name(b), most)
 			}
 		}
 	}
@@ -161,6 +166,11 @@ func (s *simulation) checkSettles() {
 			s.complain(a, "settle: nothing is given back")
 		}
 	}
+}
+
+// hasLeft reports whether the caller left before there was a decision: then what was taken for it is given back.
+func (*simulation) hasLeft(a *simAnswer) bool {
+	return errors.Is(a.err, context.Canceled) || errors.Is(a.err, context.DeadlineExceeded)
 }
 
 // stillTaken reports whether too little time has passed since the estimate was taken for a token to have come back.
