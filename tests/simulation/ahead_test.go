@@ -237,7 +237,7 @@ func (v *simServer) checkKeysLocked() {
 			if client, ok := strings.CutSuffix(name, "}:lease"); ok {
 				known = slices.ContainsFunc(v.plan.keys, func(k simKey) bool { return "ginlimit:{"+k.name == client })
 			}
-			if !known && !strings.Contains(name, simStranger) {
+			if !known && !isStrange(name) {
 				v.violated("the key %s is none that is documented", name)
 			}
 			if !v.foreign[name] && n.mini.TTL(name) <= 0 {

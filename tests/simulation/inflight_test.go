@@ -267,7 +267,7 @@ func (s *slotSimulation) moveSlotOf(f simFault) {
 	s.server.migrate(slot, f.node, f.lasts, steps)
 }
 
-// keys returns the keys in Redis, in order.
+// keys returns the keys of clients in Redis, in order.
 func (s *slotSimulation) keys() (names []string) {
 	s.server.mu.Lock()
 	defer s.server.mu.Unlock()
@@ -275,6 +275,7 @@ func (s *slotSimulation) keys() (names []string) {
 	for _, n := range s.server.nodes {
 		names = append(names, n.mini.Keys()...)
 	}
+	names = slices.DeleteFunc(names, isStrange)
 	slices.Sort(names)
 	return names
 }

@@ -239,9 +239,12 @@ func (s *simulation) visit(process, crowd int) {
 	}
 }
 
-// ofStrangers reports whether a call declares keys of strangers.
-func ofStrangers(args []string) bool {
-	return slices.ContainsFunc(declared(args), func(key string) bool { return strings.Contains(key, simStranger) })
+// ofStrangers reports whether a call declares keys of strangers, or those of operators.
+func ofStrangers(args []string) bool { return slices.ContainsFunc(declared(args), isStrange) }
+
+// isStrange reports whether a key is one of a stranger, or of operators: of no client of the plan.
+func isStrange(key string) bool {
+	return strings.Contains(key, simStranger) || strings.Contains(key, "{policies}") || strings.Contains(key, "{overrides}")
 }
 
 // checkMemory is guarantee 7.
