@@ -9,12 +9,15 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
 
 	"github.com/mattn/go-isatty"
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/ginlimit/ginlimit"
 )
@@ -72,7 +75,7 @@ var errDenied, errProblem = errors.New("denied"), errors.New("a problem")
 // run runs the command and returns its exit code.
 func (t *tool) run(ctx context.Context, args []string) int {
 	root := t.root()
-	root.SetArgs(args)
+	root.SetArgs(withTwoDashes(root, args))
 	err := root.ExecuteContext(ctx)
 	switch {
 	case err == nil:
@@ -87,6 +90,26 @@ func (t *tool) run(ctx context.Context, args []string) int {
 		return exitUsage
 	}
 	return exitFailed
+}
+
+// withTwoDashes returns arguments with flags as -json, which Go's own tools have, as --json.
+func withTwoDashes(root *cobra.Command, args []string) []string {
+	known := map[string]bool{"help": true, "version": true}
+	for _, c := range append(root.Commands(), root) {
+		c.Flags().VisitAll(func(f *pflag.Flag) { known[f.Name] = true })
+		c.PersistentFlags().VisitAll(func(f *pflag.Flag) { known[f.Name] = true })
+	}
+	args = slices.Clone(args)
+	for i, arg := range args {
+		if arg == "--" {
+			break
+		}
+		name, _, _ := strings.Cut(strings.TrimPrefix(arg, "-"), "=")
+		if strings.HasPrefix(arg, "-") && len(name) > 1 && known[name] {
+			args[i] = "-" + arg
+		}
+	}
+	return args
 }
 
 // root returns the command with all its subcommands.

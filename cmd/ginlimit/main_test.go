@@ -73,6 +73,18 @@ func read[T any](r *runner, args ...string) (value T) {
 	return value
 }
 
+// TestFlagsWithOneDash, as Go's own tools have them. What follows -- is no flag.
+func TestFlagsWithOneDash(t *testing.T) {
+	rdb, _ := testkit.NewMiniredis(t)
+	application(t, rdb)
+	r := newRunner(t, "redis://"+rdb.Options().Addr)
+	require.Equal(t, r.ok("overrides", "--json", "--timeout=4s"), r.ok("overrides", "-json", "-timeout=4s"))
+	require.Equal(t, r.ok("--help"), r.ok("-help"))
+	r.fails(exitUsage, "unknown shorthand flag", "policies", "-jsom")
+	root := (&tool{}).root()
+	require.Equal(t, []string{"status", "-y", "--yes", "--", "-yes"}, withTwoDashes(root, []string{"status", "-y", "-yes", "--", "-yes"}))
+}
+
 func jsonOf(text string, value any) error { return json.Unmarshal([]byte(text), value) }
 
 // application returns a limiter that serves policies, all of which are published.
