@@ -32,7 +32,7 @@ func TestPolicies(t *testing.T) {
 	for _, p := range read[[]published](r, "policies") {
 		byName[p.Policy] = p
 	}
-	require.Len(t, byName, 6)
+	require.Len(t, byName, 7)
 	require.Equal(t, []ginlimit.Limit{ginlimit.PerHour(100), ginlimit.InFlight(3)}, byName["report"].Limits)
 	require.Equal(t, "ByHeader", byName["report"].Key)
 	require.Equal(t, []string{"WithBan"}, byName["ban"].Options)
@@ -60,7 +60,7 @@ func TestStatusBlockAndReset(t *testing.T) {
 	require.False(t, take(t, login, "2001:db8::/64").Allowed)
 	got := r.run("status", "login", "2001:db8::")
 	require.Equal(t, exitDenied, got.code)
-	require.Regexp(t, `(?m)^5/h +false +0 +15m0s +\S+ +rate$`, got.out)
+	require.Regexp(t, `(?m)^5/15m +false +0 +15m0s +\S+ +rate$`, got.out)
 	r.ok("unblock", "login", "2001:db8::7", "--yes")
 	require.True(t, take(t, login, "2001:db8::/64").Allowed)
 
@@ -74,7 +74,7 @@ func TestStatusBlockAndReset(t *testing.T) {
 	require.Equal(t, "reset client key under policy ban\n", r.ok("reset", "ban", "key", "-y"))
 	require.True(t, take(t, policies["ban"], "key").Allowed)
 
-	r.fails(exitUsage, `no process serves a policy "logout"; there are ban, busy, lease, login, plan, report`,
+	r.fails(exitUsage, `no process serves a policy "logout"; there are ban, busy, lease, login, plan, report, search`,
 		"status", "logout", "203.0.113.7")
 	r.fails(exitUsage, `policy "login" counts by address, and "alice" is none`, "status", "login", "alice")
 	r.fails(exitUsage, "the client is empty", "reset", "report", "", "-y")

@@ -102,7 +102,8 @@ func application(t *testing.T, rdb redis.UniversalClient, opts ...ginlimit.Limit
 	})
 	policies := map[string]*ginlimit.Policy{}
 	for name, own := range map[string][]ginlimit.PolicyOption{
-		"login":  {ginlimit.PerHour(5)},
+		"login":  {ginlimit.Per(5, 15*time.Minute)},
+		"search": {ginlimit.PerMinute(20)},
 		"ban":    {ginlimit.PerHour(1), ginlimit.WithBan(time.Hour, time.Hour), ginlimit.WithKey(ginlimit.ByHeader("X"))},
 		"report": {ginlimit.PerHour(100), ginlimit.InFlight(3), ginlimit.WithKey(ginlimit.ByHeader("X"))},
 		"plan": {ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) {

@@ -70,8 +70,8 @@ func Need(t testing.TB, program string) string {
 	t.Helper()
 	path, err := exec.LookPath(program)
 	if err != nil {
-		how := map[string]string{"redis-server": "redis-server", "ab": "apache2-utils", "openssl": "openssl", "bash": "bash",
-			"redis-cli": "redis-tools", "prometheus": "prometheus", "promtool": "prometheus"}[program]
+		how := map[string]string{"redis-server": "redis-server", "ab": "apache2-utils", "bash": "bash",
+			"prometheus": "prometheus", "promtool": "prometheus"}[program]
 		const text = "needs %s: apt-get install %s"
 		if os.Getenv("CI") == "true" {
 			require.Failf(t, "missing", text, program, how)
