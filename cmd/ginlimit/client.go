@@ -24,6 +24,7 @@ type status struct {
 	Client   string            `json:"client"`
 	Allowed  bool              `json:"allowed"`
 	Limits   []ginlimit.Result `json:"limits"`
+	DryRun   bool              `json:"dry_run,omitempty"`
 	Override *override         `json:"override"`
 }
 
@@ -48,12 +49,12 @@ func (t *tool) status() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			found := status{to.info.Name, to.client, true, results, to.override}
+			found := status{to.info.Name, to.client, true, results, isDryRun(to.info), to.override}
 			for _, r := range results {
 				found.Allowed = found.Allowed && r.Allowed
 			}
 			err = t.print(found, func(w io.Writer) { printStatus(w, found) })
-			if err == nil && !found.Allowed {
+			if err == nil && !found.Allowed && !found.DryRun {
 				err = errDenied
 			}
 			return err
@@ -72,6 +73,9 @@ func printStatus(w io.Writer, s status) {
 			left = "unlimited"
 		}
 		row(w, r.Limit, r.Allowed, left, span(r.RetryAfter), span(r.ResetAfter), r.Cause)
+	}
+	if s.DryRun {
+		row(w, "a dry run: nobody is denied")
 	}
 	if o := s.Override; o != nil {
 		row(w, "override: "+o.text())

@@ -32,7 +32,7 @@ func TestPolicies(t *testing.T) {
 	for _, p := range read[[]published](r, "policies") {
 		byName[p.Policy] = p
 	}
-	require.Len(t, byName, 7)
+	require.Len(t, byName, 8)
 	require.Equal(t, []ginlimit.Limit{ginlimit.PerHour(100), ginlimit.InFlight(3)}, byName["report"].Limits)
 	require.Equal(t, "ByHeader", byName["report"].Key)
 	require.Equal(t, []string{"WithBan"}, byName["ban"].Options)
@@ -74,11 +74,31 @@ func TestStatusBlockAndReset(t *testing.T) {
 	require.Equal(t, "reset client key under policy ban\n", r.ok("reset", "ban", "key", "-y"))
 	require.True(t, take(t, policies["ban"], "key").Allowed)
 
-	r.fails(exitUsage, `no process serves a policy "logout"; there are ban, busy, lease, login, plan, report, search`,
+	r.fails(exitUsage, `a policy "logout"; there are ban, busy, lease, login, plan, report, search, trial`,
 		"status", "logout", "203.0.113.7")
 	r.fails(exitUsage, `policy "login" counts by address, and "alice" is none`, "status", "login", "alice")
 	r.fails(exitUsage, "the client is empty", "reset", "report", "", "-y")
 	r.fails(exitUsage, `no process has served a policy under the prefix "x"`, "status", "a", "b", "--prefix", "x")
+}
+
+// TestVariants: of a policy that is tried and in force, the tool takes what is in force.
+func TestVariants(t *testing.T) {
+	t.Parallel()
+	policies, r, _ := start(t)
+	take(t, policies["trial"], "203.0.113.7")
+	s := read[shown](r, "status", "trial", "203.0.113.7")
+	require.False(t, s.Allowed)
+	require.Equal(t, 0, s.Limits[0].Remaining)
+	require.Contains(t, r.ok("status", "trial", "203.0.113.7"), "a dry run: nobody is denied")
+
+	trial := testkit.Must(policies["login"].With(ginlimit.WithDryRun()))
+	take(t, trial, "203.0.113.7")
+	require.True(t, testkit.BecomesTrue(nil, func() bool {
+		return strings.Count(r.ok("policies"), "\nlogin ") == 2
+	}))
+	take(t, policies["login"], "203.0.113.7")
+	require.Equal(t, 4, read[shown](r, "status", "login", "203.0.113.7").Limits[0].Remaining)
+	require.Empty(t, r.run("status", "login", "203.0.113.7").errs)
 }
 
 // TestConfirmation: on a terminal the tool asks.

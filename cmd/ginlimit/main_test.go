@@ -82,7 +82,8 @@ func TestFlagsWithOneDash(t *testing.T) {
 	require.Equal(t, r.ok("--help"), r.ok("-help"))
 	r.fails(exitUsage, "unknown shorthand flag", "policies", "-jsom")
 	root := (&tool{}).root()
-	require.Equal(t, []string{"status", "-y", "--yes", "--", "-yes"}, withTwoDashes(root, []string{"status", "-y", "-yes", "--", "-yes"}))
+	require.Equal(t, []string{"status", "-y", "--yes", "--", "-yes"},
+		withTwoDashes(root, []string{"status", "-y", "-yes", "--", "-yes"}))
 }
 
 func jsonOf(text string, value any) error { return json.Unmarshal([]byte(text), value) }
@@ -109,6 +110,7 @@ func application(t *testing.T, rdb redis.UniversalClient, opts ...ginlimit.Limit
 		"plan": {ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) {
 			return []ginlimit.Limit{ginlimit.PerHour(7)}, nil
 		}), ginlimit.WithKey(ginlimit.ByHeader("X"))},
+		"trial": {ginlimit.PerHour(1), ginlimit.WithDryRun()},
 		"lease": {ginlimit.PerSecond(100), ginlimit.WithLease(time.Second)},
 		"busy":  {ginlimit.Per(100000, 100000*time.Hour)},
 	} {

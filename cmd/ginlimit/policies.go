@@ -70,6 +70,9 @@ func limitsText(limits []ginlimit.Limit, options []string) string {
 	return strings.Join(texts, ", ")
 }
 
+// dryRun is the option of a policy that only tries its limits.
+const dryRun = "WithDryRun"
+
 // session is a limiter of the application's prefix.
 type session struct {
 	*ginlimit.Limiter
@@ -103,7 +106,7 @@ func (s *session) nothing() string {
 		"see --prefix, and ginlimit doctor", s.tool.prefix)
 }
 
-// find returns what is published of a policy, of the variant that was seen last.
+// find returns what is published of a policy: of the variant that was seen last, rather one that is no dry run.
 func (s *session) find(ctx context.Context, name string) (ginlimit.PolicyInfo, error) {
 	all, err := s.Policies(ctx)
 	if err != nil {
@@ -123,12 +126,18 @@ func (s *session) find(ctx context.Context, name string) (ginlimit.PolicyInfo, e
 	case len(found) == 0:
 		return ginlimit.PolicyInfo{}, usage("no process serves a policy %q; there are %s", name,
 			strings.Join(slices.Compact(names), ", "))
-	case len(found) > 1:
+	}
+	if real := slices.DeleteFunc(slices.Clone(found), isDryRun); len(real) > 0 {
+		found = real
+	}
+	if len(found) > 1 {
 		fmt.Fprintf(s.tool.errs, "ginlimit: processes serve %d variants of policy %q; this is about the last seen\n",
 			len(found), name)
 	}
 	return slices.MaxFunc(found, func(a, b ginlimit.PolicyInfo) int { return a.Seen.Compare(b.Seen) }), nil
 }
+
+func isDryRun(p ginlimit.PolicyInfo) bool { return slices.Contains(p.Options, dryRun) }
 
 // target is a client under a policy.
 type target struct {
@@ -187,6 +196,8 @@ func (s *session) policy(info ginlimit.PolicyInfo, limits []ginlimit.Limit) (*gi
 			defaults = append(defaults, ginlimit.WithBan(time.Minute, time.Minute))
 		case "WithLease":
 			defaults = append(defaults, ginlimit.WithLease(time.Millisecond))
+		case dryRun: // which counts under keys of its own
+			opts = append(opts, ginlimit.WithDryRun())
 		case "WithShares":
 			opts = append(opts, ginlimit.WithShares(func(*gin.Context) (string, int) { return "", 1 }))
 		}

@@ -43,16 +43,17 @@ var apiKeys = map[string]struct{ user, account string }{
 func main() {
 	addr := flag.String("addr", "127.0.0.1:8082", "the address to listen on")
 	redisAddr := flag.String("redis", "", "the address of a Redis server; without one, a Redis in this process")
+	password := flag.String("staff", "", "the password of the user staff; without one, staff have no routes")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, *addr, *redisAddr, os.Stdout); err != nil {
+	if err := run(ctx, *addr, *redisAddr, *password, os.Stdout); err != nil {
 		log.Fatal(err)
 	}
 }
 
 // run serves until ctx ends.
-func run(ctx context.Context, addr, redisAddr string, out io.Writer) error {
+func run(ctx context.Context, addr, redisAddr, staffPassword string, out io.Writer) error {
 	if redisAddr == "" {
 		own := miniredis.NewMiniRedis()
 		own.ClockTTL(true) // keys expire as time passes
@@ -76,7 +77,7 @@ func run(ctx context.Context, addr, redisAddr string, out io.Writer) error {
 		return err
 	}
 	fmt.Fprintf(out, "Listening on %s, counting in Redis at %s.\n", listener.Addr(), redisAddr)
-	server := &http.Server{Handler: router(limiter), ReadHeaderTimeout: 5 * time.Second}
+	server := &http.Server{Handler: router(limiter, staffPassword), ReadHeaderTimeout: 5 * time.Second}
 	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
 	if err := server.Serve(listener); ctx.Err() == nil {
 		return err
@@ -84,24 +85,29 @@ func run(ctx context.Context, addr, redisAddr string, out io.Writer) error {
 	return nil
 }
 
-func router(limiter *ginlimit.Limiter) *gin.Engine {
+func router(limiter *ginlimit.Limiter, staffPassword string) *gin.Engine {
 	gin.SetMode(gin.ReleaseMode)
 	r := gin.New()
 	r.Use(gin.Recovery())
 	key, account := ginlimit.WithKey(ginlimit.ByHeader("X-API-Key")), ginlimit.WithKey(ginlimit.ByValue("account"))
 	wait := ginlimit.WithQueue(4, 2*time.Second)
 	cost, settle := ginlimit.WithCost(estimate), ginlimit.WithSettle(used)
-	limit := ginlimit.AllOf(
-		must(limiter.Policy("api key", key, ginlimit.PerMinute(60), ginlimit.InFlight(2), wait)),
-		must(limiter.Policy("tokens", key, ginlimit.PerMinute(6000),
+	s := &staff{limiter: limiter, policies: map[string]*ginlimit.Policy{}}
+	policies := []*ginlimit.Policy{
+		s.policy("api key", key, ginlimit.PerMinute(60), ginlimit.InFlight(2), wait),
+		s.policy("tokens", key, ginlimit.PerMinute(6000),
 			ginlimit.PerCalendar(100_000, ginlimit.CalendarMonth(nil, 1)), cost, settle,
-			ginlimit.WithHeaders(ginlimit.XRateLimit|ginlimit.RateLimitDraft))),
-		must(limiter.Policy("user", ginlimit.WithKey(ginlimit.ByValue("user")), ginlimit.InFlight(3), wait)),
-		must(limiter.Policy("account", account, ginlimit.InFlight(4), wait)),
+			ginlimit.WithHeaders(ginlimit.XRateLimit|ginlimit.RateLimitDraft)),
+		s.policy("user", ginlimit.WithKey(ginlimit.ByValue("user")), ginlimit.InFlight(3), wait),
+		s.policy("account", account, ginlimit.InFlight(4), wait),
 		// The users of an account share the tokens that the upstream allows it.
-		must(limiter.Policy("upstream", account, ginlimit.PerMinute(9000).WithBurst(16_000), // 8 × 1,000 for each of two
-			ginlimit.WithShares(func(c *gin.Context) (string, int) { return c.GetString("user"), 1 }), cost, settle)))
-	r.POST("/v1/complete", authenticate, parse, limit, complete)
+		s.policy("upstream", account, ginlimit.PerMinute(9000).WithBurst(16_000), // 8 × 1,000 for each of two
+			ginlimit.WithShares(func(c *gin.Context) (string, int) { return c.GetString("user"), 1 }), cost, settle),
+	}
+	if staffPassword != "" {
+		s.routes(r.Group("/staff", gin.BasicAuth(gin.Accounts{"staff": staffPassword})))
+	}
+	r.POST("/v1/complete", authenticate, parse, tried(&s.dryRun, policies...), complete)
 	return r
 }
 

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -22,7 +23,7 @@ func TestGateway(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	out, in := io.Pipe()
 	ended := make(chan error, 1)
-	go func() { ended <- run(ctx, "127.0.0.1:0", "", in) }()
+	go func() { ended <- run(ctx, "127.0.0.1:0", "", "secret", in) }()
 	line := testkit.Must(bufio.NewReader(out).ReadString('\n'))
 	address := regexp.MustCompile(`127\.0\.0\.1:\d+`).FindString(line)
 
@@ -63,6 +64,10 @@ func TestGateway(t *testing.T) {
 	for _, item := range []string{`"api-key";q=60`, `"tokens-m";q=6000`, `"tokens-month";q=100000`, `"api-key-c";q=2`, `"user-c";q=3`, `"account-c";q=4`, `"upstream";q=16000`} {
 		require.Contains(t, first.Header.Get("RateLimit-Policy"), item)
 	}
+	testStaff(t, "http://"+address+"/staff", func() int {
+		response, _ := ask("alice-ci", cheap)
+		return response.StatusCode
+	})
 	var all sync.WaitGroup
 	for range 5 { // two at once, the others wait
 		all.Go(func() {
@@ -89,4 +94,48 @@ func TestGateway(t *testing.T) {
 	require.Equal(t, http.StatusUnauthorized, stranger.StatusCode)
 	stop()
 	require.NoError(t, <-ended)
+}
+
+// testStaff does what staff may do, to an API key, which asks.
+func testStaff(t *testing.T, url string, ask func() int) {
+	send := func(method, path, body string) (int, string) {
+		req := testkit.Must(http.NewRequest(method, url+path, strings.NewReader(body)))
+		req.SetBasicAuth("staff", "secret")
+		response := testkit.Must(http.DefaultClient.Do(req))
+		defer response.Body.Close()
+		return response.StatusCode, string(testkit.Must(io.ReadAll(response.Body)))
+	}
+	do := func(want int, method, path, body string) {
+		t.Helper()
+		code, text := send(method, path, body)
+		require.Equal(t, want, code, text)
+	}
+	becomes := func(want int) {
+		t.Helper()
+		require.True(t, testkit.BecomesTrue(nil, func() bool { return ask() == want }), want)
+	}
+	require.Equal(t, http.StatusUnauthorized,
+		testkit.Must(http.Get(url+"/clients/alice-ci")).StatusCode)
+	const policy = "/policies/api%20key"
+	do(http.StatusNoContent, http.MethodPost, policy+"/clients/alice-ci/block?for=1h", "")
+	require.Equal(t, http.StatusTooManyRequests, ask())
+	_, status := send(http.MethodGet, "/clients/alice-ci", "")
+	require.Contains(t, status, `"allowed":false,"granted":0,"limit":"60/m"`)
+	do(http.StatusNoContent, http.MethodPut, "/dry-run/on", "")
+	require.Equal(t, http.StatusOK, ask(), "nobody is denied")
+	do(http.StatusNoContent, http.MethodPut, "/dry-run/off", "")
+	require.Equal(t, http.StatusTooManyRequests, ask())
+	do(http.StatusNoContent, http.MethodPost, policy+"/clients/alice-ci/reset", "")
+	becomes(http.StatusOK)
+
+	until := time.Now().Add(time.Hour).Format(time.RFC3339)
+	do(http.StatusNoContent, http.MethodPut, policy+"/override", `{"limits":["0/m"],"until":"`+until+`"}`)
+	becomes(http.StatusTooManyRequests)
+	_, status = send(http.MethodGet, "/clients/alice-ci", "")
+	require.Contains(t, status, `"Limits":["0/m"]`)
+	do(http.StatusNoContent, http.MethodPut, policy+"/override", `{}`)
+	becomes(http.StatusOK)
+	do(http.StatusBadRequest, http.MethodPut, policy+"/override", `{"limits":["0/x"]}`)
+	do(http.StatusBadRequest, http.MethodPost, policy+"/clients/alice-ci/block?for=soon", "")
+	do(http.StatusNotFound, http.MethodPost, "/policies/none/clients/alice-ci/reset", "")
 }
