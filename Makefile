@@ -28,18 +28,16 @@ busy: ## RUNS runs of these tests beside four busy loops, each also with the rac
 	@loops=; for i in 1 2 3 4; do sh -c 'while :; do :; done' & loops="$$loops $$!"; done; trap "kill $$loops" EXIT; \
 	for run in $$(seq $(RUNS)); do echo "run $$run"; go test -count=1 -timeout 30m ./... && GOMAXPROCS=1 go test -race -count=1 -timeout 30m ./... || exit 1; done
 
-# All packages but those that simulate several processes, and those that start no goroutine.
-RACY = $(shell go list ./... | grep -v -E '/tests/(simulation|fair)$$|/internal(/(bucket|calendar|gintrust|httpfields|receipt|rules|wire))?$$')
+# What has goroutines, but for those that simulate several processes. The modules of example/ and tests/integration have
+# parts of make nightly.
+RACY = $(shell go list ./... | grep -v -E '/tests/(simulation|fair)$$|/internal(/(bucket|calendar|gintrust|httpfields|receipt|rules|wire))?$$') \
+	$(patsubst %,./%/...,$(filter-out . tests/integration example/%,$(MODULES)))
 
-integration: ## the tests that need redis-server or have goroutines, with the race detector: of the root, and of every other module
-	go test -race -shuffle=on -parallel 6 -timeout 30m -tags integration -skip '$(SKIP)' $(or $(RACED),$(RACY))
-	@$(MAKE) --no-print-directory -j 2 $(OTHERS)
+# One workspace has all modules, so that what they share is compiled and checked once.
+WORKSPACE = { [ -n "$$GOWORK" ] || .ci/workspace $(BIN)/pinned; } && export GOWORK=$${GOWORK:-$(BIN)/pinned/go.work}
 
-# The other modules have parts of make nightly.
-OTHERS = $(patsubst %,integration-%,$(filter-out . tests/integration example/browser example/postgres,$(MODULES)))
-.PHONY: $(OTHERS)
-$(OTHERS): integration-%:
-	@cd $* && go test -race -shuffle=on -timeout 30m ./...
+integration: ## the tests that need redis-server or have goroutines, with the race detector
+	@$(WORKSPACE) && go test -race -shuffle=on -parallel 6 -timeout 30m -tags integration -skip '$(SKIP)' $(or $(RACED),$(RACY))
 
 # A seed of slots takes three times as long as one of processes.
 simulate: ## SEEDS simulations of the dispatcher, and of processes, network and Redis, and a third of slots, from seed FIRST on
@@ -70,8 +68,8 @@ bench: ## the table of bench/README.md and its plot, against other libraries
 lint: ## formatting, go.mod, vet and staticcheck of every module
 	@unformatted=$$(gofmt -l .); [ -z "$$unformatted" ] || { echo "gofmt: $$unformatted"; exit 1; }
 	GOFLAGS= GOBIN=$(BIN) go install honnef.co/go/tools/cmd/staticcheck@v0.8.2
-	@for module in $(MODULES); do echo "module $$module"; \
-		(cd $$module && go mod tidy -diff && go vet -tags integration ./... && $(BIN)/staticcheck -tags integration ./...) || exit 1; done
+	@for module in $(MODULES); do (cd $$module && go mod tidy -diff) || { echo "module $$module"; exit 1; }; done
+	@$(WORKSPACE) && go vet -tags integration $(MODULES:%=./%/...) && $(BIN)/staticcheck -tags integration $(MODULES:%=./%/...)
 
 api: ## what is incompatible with the last release stands in CHANGELOG
 	BIN=$(BIN) .ci/api
