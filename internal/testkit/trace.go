@@ -141,10 +141,11 @@ var full = flag.Bool("full", false, "of traces and loads: their full length, whi
 // Full reports whether traces and loads have their full length: with -full, but for the race detector.
 func Full() bool { return *full && !RaceDetector }
 
-// Steps returns how many of n steps a trace has: all, or the first quarter, in which most mistakes show.
+// Steps returns how many of n steps a trace has: all, or the first quarter, in which most mistakes show. With the race
+// detector it is a quarter of that, or 60 steps.
 func Steps(n int) int {
 	if Full() {
 		return n
 	}
-	return n / 4
+	return max(min(60, n/4), n/4/RaceShare)
 }
