@@ -331,6 +331,29 @@ func TestOverridesAreBounded(t *testing.T) {
 	}
 }
 
+// TestAnEvictedKeyEndsNoOverride: Redis may evict the key that says when overrides end, which is read seldom.
+func TestAnEvictedKeyEndsNoOverride(t *testing.T) {
+	t.Parallel()
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		l, ctx := testkit.NewOperated(t, b.Redis), t.Context()
+		p := testkit.NewPolicy(t, l, "api", ginlimit.PerMinute(3))
+		require.Equal(t, ginlimit.PerMinute(3), limitOf(t, p, "ann"))
+		long, gone := override("ann", ginlimit.PerMinute(60)), override("bob", ginlimit.PerMinute(60))
+		long.Until, long.Note = time.Now().Add(48*time.Hour), `{"until":1}`
+		require.NoError(t, l.OverrideAll(ctx, long, gone))
+		time.Sleep(90 * time.Minute)
+		require.True(t, b.Mini.Del("ginlimit:{overrides}:ends"))
+		require.NoError(t, l.Override(ctx, override("eve", ginlimit.PerMinute(60))))
+		names, err := b.Mini.HKeys("ginlimit:{overrides}")
+		require.NoError(t, err)
+		require.NotContains(t, names, "api|bob")
+		time.Sleep(46 * time.Hour)
+		require.Equal(t, ginlimit.PerMinute(60), limitOf(t, p, "ann"))
+		time.Sleep(2 * time.Hour)
+		require.Empty(t, b.Mini.Keys())
+	})
+}
+
 // TestOverridesOutliveAnOutage until their ends, and a process that ignores them has its own limits.
 func TestOverridesOutliveAnOutage(t *testing.T) {
 	t.Parallel()

@@ -13,6 +13,13 @@
 
 local now = redis.call('TIME')
 now = now[1] * 1000 + math.floor(now[2] / 1000)
+if #redis.call('ZRANGE', KEYS[2], 0, 0) == 0 then -- Redis may have evicted it alone
+  local all = redis.call('HGETALL', KEYS[1])
+  for i = 1, #all, 2 do
+    local ends = string.match(all[i + 1], '"until":(%d+)')
+    if all[i] ~= '' and ends then redis.call('ZADD', KEYS[2], ends, all[i]) end
+  end
+end
 local ended = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', string.format('%.0f', now), 'LIMIT', 0, 1000)
 if #ended > 0 then
   redis.call('HDEL', KEYS[1], unpack(ended))
