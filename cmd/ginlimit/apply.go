@@ -63,7 +63,7 @@ Overrides that the file does not have stay, unless there is --prune.`,
 			if err := t.print(plan, func(w io.Writer) { printPlan(w, plan) }); err != nil || len(plan) == 0 || dry {
 				return err
 			}
-			if err := t.confirm(fmt.Sprintf("Change %d overrides", len(plan))); err != nil {
+			if err := t.confirm(ctx, fmt.Sprintf("Change %d overrides", len(plan))); err != nil {
 				return err
 			}
 			if err := s.change(ctx, todo); err != nil {

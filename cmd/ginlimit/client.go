@@ -99,7 +99,7 @@ func (t *tool) block() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := t.confirm(fmt.Sprintf("Block %s for %s", to, span(d))); err != nil {
+			if err := t.confirm(ctx, fmt.Sprintf("Block %s for %s", to, span(d))); err != nil {
 				return err
 			}
 			if err := to.policy.Block(ctx, to.client, d); err != nil {
@@ -126,7 +126,7 @@ func (t *tool) reset() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := t.confirm("Reset " + to.String()); err != nil {
+			if err := t.confirm(ctx, "Reset "+to.String()); err != nil {
 				return err
 			}
 			if err := to.policy.Reset(ctx, to.client); err != nil {

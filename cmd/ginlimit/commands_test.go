@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+	"io"
 	"regexp"
 	"strings"
 	"sync"
@@ -40,6 +42,8 @@ func TestPolicies(t *testing.T) {
 	require.Regexp(t, `(?m)^plan +of each client +ByHeader +WithLimitFunc `, r.ok("policies"))
 	require.Contains(t, r.ok("policies", "--prefix", "other"), `no process has served a policy under the prefix "other"`)
 	require.Empty(t, read[[]published](r, "policies", "--prefix", "other"))
+	require.Regexp(t, `(?s)^ban\n.*report\nsearch\ntrial\n:4\n`, r.ok("__complete", "status", ""))
+	require.Equal(t, ":4\n", r.ok("__complete", "status", "login", ""))
 }
 
 func TestStatusBlockAndReset(t *testing.T) {
@@ -110,6 +114,13 @@ func TestConfirmation(t *testing.T) {
 		r.in = no
 		r.fails(exitFailed, "nothing was changed", "block", "ban", "key", "1h")
 	}
+	ctx, stop := context.WithCancel(t.Context())
+	silent, _ := io.Pipe()
+	var errs strings.Builder
+	interrupted := &tool{in: silent, errs: &errs, terminal: true}
+	stop()
+	require.EqualError(t, interrupted.confirm(ctx, "Block"), "nothing was changed")
+	require.Equal(t, "Block? [y/N] \n", errs.String())
 	require.True(t, take(t, policies["ban"], "key").Allowed)
 	r.in = "Yes\n"
 	r.ok("block", "ban", "other", "1h")

@@ -139,6 +139,7 @@ func (t *tool) root() *cobra.Command {
 	root.AddCommand(t.policies(), t.status(), t.slots(), t.top(), t.watch(), t.block(), t.reset(), t.override(),
 		t.overrides(), t.apply(), t.doctor())
 	setArgs(root)
+	t.completePolicies(root)
 	return root
 }
 
@@ -155,6 +156,29 @@ func setArgs(c *cobra.Command) {
 	}
 	for _, sub := range c.Commands() {
 		setArgs(sub)
+	}
+}
+
+// completePolicies has the shell complete the names of policies.
+func (t *tool) completePolicies(root *cobra.Command) {
+	for _, c := range root.Commands() {
+		if !strings.Contains(c.Use, "POLICY") {
+			continue
+		}
+		c.ValidArgsFunction = func(c *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+			var names []string
+			if len(args) == 0 || c.Name() == "watch" {
+				t.timeout = min(t.timeout, time.Second)
+				_ = t.withLimiter(func(ctx context.Context, s *session, _ []string) error {
+					all, err := s.Policies(ctx)
+					for _, p := range all {
+						names = append(names, p.Name)
+					}
+					return err
+				})(c, nil)
+			}
+			return slices.Compact(names), cobra.ShellCompDirectiveNoFileComp
+		}
 	}
 }
 

@@ -2,7 +2,9 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"strconv"
@@ -43,7 +45,7 @@ func visible(text string) string {
 }
 
 // confirm asks whether to go on. Without a terminal it refuses, unless there is --yes.
-func (t *tool) confirm(question string) error {
+func (t *tool) confirm(ctx context.Context, question string) error {
 	if t.yes {
 		return nil
 	}
@@ -51,12 +53,19 @@ func (t *tool) confirm(question string) error {
 		return usage("%s? Nobody can be asked here: give --yes", question)
 	}
 	fmt.Fprintf(t.errs, "%s? [y/N] ", question)
-	answer, err := bufio.NewReader(t.in).ReadString('\n')
-	if err != nil && err != io.EOF {
-		return err
+	answers := make(chan string, 1)
+	go func() { // which nobody can interrupt, so it ends with the program
+		answer, _ := bufio.NewReader(t.in).ReadString('\n')
+		answers <- answer
+	}()
+	answer := ""
+	select {
+	case answer = <-answers:
+	case <-ctx.Done():
+		fmt.Fprintln(t.errs)
 	}
 	if word := strings.ToLower(strings.TrimSpace(answer)); word != "y" && word != "yes" {
-		return fmt.Errorf("nothing was changed")
+		return errors.New("nothing was changed")
 	}
 	return nil
 }

@@ -115,7 +115,7 @@ func (t *tool) override() *cobra.Command {
 				}
 				question = fmt.Sprintf("Override policy %s for %s: %s", visible(o.Policy), whom(o.Client), outputOf(o).text())
 			}
-			if err := t.confirm(question); err != nil {
+			if err := t.confirm(ctx, question); err != nil {
 				return err
 			}
 			if err := s.Override(ctx, o); err != nil {

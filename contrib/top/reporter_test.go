@@ -161,6 +161,26 @@ func pending(r *Reporter, name string) int {
 	return len(p.pending)
 }
 
+// TestCloseIsBounded: it waits for a Redis that hangs for four seconds, and its goroutine ends with the call.
+func TestCloseIsBounded(t *testing.T) {
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		hanging, end := b.Connect(t), make(chan struct{})
+		hanging.AddHook(testkit.EveryCall(func(func() error) error {
+			<-end
+			return redis.ErrClosed
+		}))
+		r := start(t, hanging)
+		deny(r, "p", "a")
+		began := time.Now()
+		require.NoError(t, r.Close())
+		require.Equal(t, 4*time.Second, time.Since(began))
+		deny(r, "p", "a")
+		close(end)
+		synctest.Wait()
+		<-r.stopped
+	})
+}
+
 // TestALostReplyCountsNothingTwice: Redis has a report whose reply was lost, and gets it again.
 func TestALostReplyCountsNothingTwice(t *testing.T) {
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
