@@ -149,7 +149,7 @@ func TestKeysOfOneHashAreRememberedBoth(t *testing.T) {
 	})
 }
 
-// TestDenialsOfBansAndSlotsAreRemembered, though these have no period.
+// TestDenialsOfGuardsAreRemembered, though these have no period.
 func TestDenialsOfGuardsAreRemembered(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		c := New(64)

@@ -270,3 +270,27 @@ func TestARequestHasOneDeadline(t *testing.T) {
 		}
 	}
 }
+
+// TestACallerWhoseTurnNeverCameIsToldWhenTheLineHasItsTokens, without its own, and leaves the line.
+func TestACallerWhoseTurnNeverCameIsToldWhenTheLineHasItsTokens(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		e, other := b.redis(t), b.redis(t)
+		one := ask("k", setOf(limit("s", 10, 1000)))
+		take(t, e, 10, one)
+		var first, second engine.Answer
+		served := goes(func() error { own := one; return takeQueued(t.Context(), e, 5, &own, &first, 2, time.Minute) })
+		leaves := queued(t.Context(), e, one, &second, 2, 700*ms)
+		for range 4 {
+			time.Sleep(100 * ms)
+			require.True(t, take(t, other, 1, one).Allowed)
+		}
+		require.NoError(t, <-leaves)
+		require.Equal(t, 700*ms, second.Waited)
+		require.Equal(t, 300*ms, second.RetryAfter, "the first has its tokens after 900 ms")
+		require.NoError(t, <-served)
+		require.Equal(t, 900*ms, first.Waited)
+		var next engine.Answer
+		require.NoError(t, takeQueued(t.Context(), e, 1, &one, &next, 2, time.Minute))
+		require.Equal(t, 100*ms, next.Waited, "nobody stands before it")
+	})
+}

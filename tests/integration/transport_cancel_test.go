@@ -50,7 +50,10 @@ func TestTransportRequestsThatAreCanceled(t *testing.T) {
 			require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
 				rows, err := own.Status(t.Context(), "account")
 				ok := err == nil && rows[0].Remaining == burst-1
-				if !ok { t.Log(err, rows) }; return ok && (len(rows) == 1 || rows[1].Remaining == held)
+				if !ok {
+					t.Log(err, rows)
+				}
+				return ok && (len(rows) == 1 || rows[1].Remaining == held)
 			}))
 			require.EqualValues(t, 1, p.allowed.Load())
 		})

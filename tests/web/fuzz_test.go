@@ -158,7 +158,7 @@ func FuzzReply(f *testing.F) {
 	})
 }
 
-// FuzzReply passes if every reply is refused; these are not.
+// TestReplyBecomesResult: FuzzReply passes if every reply is refused; these are not.
 func TestReplyBecomesResult(t *testing.T) {
 	t.Parallel()
 	minute, hour, day := replyLimits[0], replyLimits[1], replyLimits[2] // a token weighs 6000, 360,000 and 8,640,000 units
