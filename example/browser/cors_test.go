@@ -10,9 +10,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/alicebob/miniredis/v2"
 	"github.com/chromedp/chromedp"
 	"github.com/gin-contrib/cors"
 	"github.com/gin-gonic/gin"
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
@@ -79,9 +81,14 @@ func TestPageOfAnotherOriginReadsDenials(t *testing.T) {
 				w.Header().Set("Content-Type", "text/html")
 			}))
 			defer page.Close()
-			limiter, err := ginlimit.NewLocal()
+			rdb := redis.NewClient(&redis.Options{Addr: miniredis.RunT(t).Addr()})
+			defer rdb.Close()
+			limiter, err := ginlimit.NewLimiter(rdb, ginlimit.WithTimeout(time.Minute))
 			require.NoError(t, err)
 			defer limiter.Close()
+			other, err := ginlimit.NewLimiter(rdb, ginlimit.WithTimeout(time.Minute))
+			require.NoError(t, err)
+			defer other.Close()
 			router := gin.New()
 			require.NoError(t, router.SetTrustedProxies(nil))
 			var preflights atomic.Int64
@@ -115,7 +122,7 @@ func TestPageOfAnotherOriginReadsDenials(t *testing.T) {
 			require.EqualValues(t, requests, preflights.Load())
 			require.Equal(t, c.preflights, left < 1000-requests, "%d left", left)
 
-			all, err := limiter.Policy("all", ginlimit.PerHour(1000))
+			all, err := other.Policy("all", ginlimit.PerHour(1000))
 			require.NoError(t, err)
 			require.NoError(t, all.Block(t.Context(), "127.0.0.1", time.Hour))
 			require.Equal(t, c.denied, ask("/things/0", "Retry-After"))
