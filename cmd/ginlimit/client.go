@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -42,7 +43,12 @@ func (t *tool) status() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if tenant != "" {
+			switch shared := slices.Contains(to.info.Options, "WithShares"); {
+			case shared && tenant == "":
+				return usage("policy %q is shared by tenants: give --tenant", to.info.Name)
+			case !shared && tenant != "":
+				return usage("policy %q has no tenants", to.info.Name)
+			case shared:
 				to.policy = to.policy.Share(tenant, 1)
 			}
 			results, err := to.policy.Status(ctx, to.client)

@@ -30,11 +30,13 @@ type shown struct {
 func TestPolicies(t *testing.T) {
 	t.Parallel()
 	_, r, _ := start(t)
+	r.ok("status", "login", "203.0.113.7")
 	byName := map[string]published{}
 	for _, p := range read[[]published](r, "policies") {
 		byName[p.Policy] = p
 	}
-	require.Len(t, byName, 8)
+	require.Len(t, byName, 9)
+	require.Equal(t, 1, byName["login"].Processes, "the tool is none")
 	require.Equal(t, []ginlimit.Limit{ginlimit.PerHour(100), ginlimit.InFlight(3)}, byName["report"].Limits)
 	require.Equal(t, "ByHeader", byName["report"].Key)
 	require.Equal(t, []string{"WithBan"}, byName["ban"].Options)
@@ -42,7 +44,7 @@ func TestPolicies(t *testing.T) {
 	require.Regexp(t, `(?m)^plan +of each client +ByHeader +WithLimitFunc `, r.ok("policies"))
 	require.Contains(t, r.ok("policies", "--prefix", "other"), `no process has served a policy under the prefix "other"`)
 	require.Empty(t, read[[]published](r, "policies", "--prefix", "other"))
-	require.Regexp(t, `(?s)^ban\n.*report\nsearch\ntrial\n:4\n`, r.ok("__complete", "status", ""))
+	require.Regexp(t, `(?s)^ban\n.*report\nsearch\nshare\ntrial\n:4\n`, r.ok("__complete", "status", ""))
 	require.Equal(t, ":4\n", r.ok("__complete", "status", "login", ""))
 }
 
@@ -78,7 +80,7 @@ func TestStatusBlockAndReset(t *testing.T) {
 	require.Equal(t, "reset client key under policy ban\n", r.ok("reset", "ban", "key", "-y"))
 	require.True(t, take(t, policies["ban"], "key").Allowed)
 
-	r.fails(exitUsage, `a policy "logout"; there are ban, busy, lease, login, plan, report, search, trial`,
+	r.fails(exitUsage, `a policy "logout"; there are ban, busy, lease, login, plan, report, search, share, trial`,
 		"status", "logout", "203.0.113.7")
 	r.fails(exitUsage, `policy "login" counts by address, and "alice" is none`, "status", "login", "alice")
 	r.fails(exitUsage, "the client is empty", "reset", "report", "", "-y")
@@ -103,6 +105,23 @@ func TestVariants(t *testing.T) {
 	take(t, policies["login"], "203.0.113.7")
 	require.Equal(t, 4, read[shown](r, "status", "login", "203.0.113.7").Limits[0].Remaining)
 	require.Empty(t, r.run("status", "login", "203.0.113.7").errs)
+}
+
+// TestShares: a status is of one tenant, a reset of all.
+func TestShares(t *testing.T) {
+	t.Parallel()
+	policies, r, _ := start(t)
+	take(t, policies["share"].Share("b", 1), "key")
+	r.fails(exitUsage, `policy "share" is shared by tenants: give --tenant`, "status", "share", "203.0.113.7")
+	r.fails(exitUsage, `policy "login" has no tenants`, "status", "login", "203.0.113.7", "--tenant", "a")
+	require.True(t, read[shown](r, "status", "share", "203.0.113.7", "--tenant", "a").Allowed)
+	for range 60 {
+		take(t, policies["share"].Share("b", 1), "203.0.113.7")
+	}
+	require.Equal(t, exitDenied, r.run("status", "share", "203.0.113.7", "--tenant", "b").code)
+	r.fails(exitUsage, "WithShares", "block", "share", "203.0.113.7", "1h", "-y")
+	r.ok("reset", "share", "203.0.113.7", "-y")
+	require.True(t, read[shown](r, "status", "share", "203.0.113.7", "--tenant", "b").Allowed)
 }
 
 // TestConfirmation: on a terminal the tool asks.

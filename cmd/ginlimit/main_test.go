@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gin-gonic/gin"
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
@@ -111,15 +112,18 @@ func application(t *testing.T, rdb redis.UniversalClient, opts ...ginlimit.Limit
 			return []ginlimit.Limit{ginlimit.PerHour(7)}, nil
 		}), ginlimit.WithKey(ginlimit.ByHeader("X"))},
 		"trial": {ginlimit.PerHour(1), ginlimit.WithDryRun()},
+		"share": {ginlimit.PerMinute(60), ginlimit.WithShares(func(*gin.Context) (string, int) { return "a", 1 })},
 		"lease": {ginlimit.PerSecond(100), ginlimit.WithLease(time.Second)},
 		"busy":  {ginlimit.Per(100000, 100000*time.Hour)},
 	} {
 		p, err := limiter.Policy(name, own...)
 		require.NoError(t, err)
+		if policies[name] = p; name == "share" {
+			p = p.Share("a", 1)
+		}
 		r, err := p.Reserve(t.Context(), "someone", 1)
 		require.NoError(t, err)
 		r.Release()
-		policies[name] = p
 	}
 	require.True(t, testkit.BecomesTrue(nil, func() bool {
 		all, err := limiter.Policies(t.Context())

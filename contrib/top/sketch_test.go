@@ -84,7 +84,7 @@ func (p *policy) deny(key string, shard int) {
 // TestSummariesKeepTheirBounds: of one process with several shards, and of several processes in any order.
 func TestSummariesKeepTheirBounds(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(6) {
+	for seed := range uint64(3) {
 		random := rand.New(rand.NewPCG(seed, 1))
 		for name, next := range streams(random) {
 			exact := map[string]int64{}
