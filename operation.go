@@ -82,7 +82,7 @@ func (l *Limiter) Overrides(ctx context.Context) (all []Override, err error) {
 		for _, k := range known {
 			o := Override{Policy: k.Policy, Client: k.Client, Until: time.UnixMilli(k.Until), Note: k.Note}
 			if err == nil && time.Now().Before(o.Until) {
-				o.Limits, err = splitLimits(k.Limits)
+				o.Limits, err = publishedLimits(k.Limits)
 				all = append(all, o)
 			}
 		}
@@ -128,7 +128,7 @@ func (l *Limiter) published(ctx context.Context) (all []PolicyInfo, err error) {
 	for _, p := range found {
 		var limits []Limit
 		if p.Limits != "" && err == nil {
-			limits, err = splitLimits(p.Limits)
+			limits, err = publishedLimits(p.Limits)
 		}
 		all = append(all, PolicyInfo{
 			Name: p.Name, Limits: limits, Key: p.Key, Headers: Headers(p.Headers), Options: p.Options,
@@ -148,7 +148,7 @@ func WithoutOverrides() LimiterOption {
 
 // newOperation returns what the limiter tells other processes and operators, and learns from them.
 func (c *limiterConfig) newOperation(store operation.Store, process string) *operation.Operation[[]Limit] {
-	oc := operation.Config[[]Limit]{Store: store, Process: process, Ignores: c.ignoresOverrides, Limits: splitLimits}
+	oc := operation.Config[[]Limit]{Store: store, Process: process, Ignores: c.ignoresOverrides, Limits: readLimits}
 	if c.secret != nil {
 		keys := c.engine().Keys
 		oc.Hide = func(policy, client string) string { return string(keys.Append(nil, Key(policy, ""), client)) }
@@ -168,6 +168,27 @@ func (c *limiterConfig) newOperation(store operation.Store, process string) *ope
 		}
 	}
 	return operation.New(oc)
+}
+
+// readLimits reads the limits of an override. Others than this package can have written them.
+func readLimits(text string) ([]Limit, error) {
+	if n := strings.Count(text, limitSeparator) + 1; n > maxOverrideLimits {
+		return nil, invalid("%d limits; want at most %d", n, maxOverrideLimits)
+	}
+	limits, err := splitLimits(text)
+	if err == nil {
+		_, err = newLimitSet(limits)
+	}
+	return limits, err
+}
+
+// publishedLimits reads limits for operators, whose arguments are not at fault if nobody can read them.
+func publishedLimits(text string) ([]Limit, error) {
+	limits, err := splitLimits(text)
+	if err != nil {
+		err = fmt.Errorf("%w: %v", operation.ErrUnreadable, err)
+	}
+	return limits, err
 }
 
 // operate calls a function that reads or writes for an operator. Its error is one of this package.

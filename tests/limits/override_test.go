@@ -410,7 +410,8 @@ func TestOverridesThatDoNotFitAreIgnored(t *testing.T) {
 		l := testkit.NewOperated(t, b.Redis, ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 		p := testkit.NewPolicy(t, l, "api", ginlimit.PerMinute(30), sharesBy()).Share("a", 1)
 		other := testkit.NewOperated(t, b.Connect(t))
-		testkit.NewPolicy(t, other, "api", ginlimit.PerMinute(3))
+		plain := testkit.NewPolicy(t, other, "api", ginlimit.PerMinute(3))
+		require.Equal(t, ginlimit.PerMinute(3), limitOf(t, plain, "elk"))
 		require.NoError(t, other.Override(t.Context(), override("ann", ginlimit.PerDay(9), ginlimit.PerMinute(9))))
 		require.NoError(t, other.Override(t.Context(), override("bob", ginlimit.PerMinute(9))))
 		require.Equal(t, ginlimit.PerMinute(30), limitOf(t, p, "ann"))
@@ -425,7 +426,28 @@ func TestOverridesThatDoNotFitAreIgnored(t *testing.T) {
 		require.NotContains(t, log.String(), "ann ")
 		_, err := l.Overrides(t.Context())
 		require.Error(t, err)
+		text := `{"v":1,"policy":"api","client":"elk","until":4102444800000,"limits":"%s"}`
+		for stamp, limits := range []string{"9/1s" + strings.Repeat(", 9/2s", 100_000), manyPeriods(17), "9/1s, 8/1s"} {
+			b.Mini.HSet("ginlimit:{overrides}", "api|elk", fmt.Sprintf(text, limits), "", fmt.Sprint(stamp))
+			time.Sleep(inForce)
+			require.Equal(t, ginlimit.PerMinute(3), limitOf(t, plain, "elk"))
+		}
+		b.Mini.FlushAll()
+		b.Mini.HSet("ginlimit:{overrides}", "api|elk", fmt.Sprintf(text, "none"), "", "stamp")
+		_, err = l.Overrides(t.Context())
+		require.ErrorContains(t, err, "cannot be read")
+		require.ErrorIs(t, err, ginlimit.ErrUnavailable)
+		require.NotErrorIs(t, err, ginlimit.ErrInvalidArgument, "the caller has done nothing wrong")
 	})
+}
+
+// manyPeriods is the text of n limits.
+func manyPeriods(n int) string {
+	var all []string
+	for i := range n {
+		all = append(all, fmt.Sprintf("9/%ds", i+1))
+	}
+	return strings.Join(all, ", ")
 }
 
 // TestOverridesEqualAModel in two processes under random changes.
