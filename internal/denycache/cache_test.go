@@ -33,24 +33,22 @@ func TestDeniesForAsLongAsRedisWould(t *testing.T) {
 		"for a second at most":             {5000, 1, 0, life - 1, 4001},
 		"from when it was asked":           {5000, 1, 200 * ms, life - 200*ms - 1, 4201},
 	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T) {
-				c, one := New(64), newBuckets(t, bucket.Token, [2]int64{10, 1000})
-				s := of("k", 1, row.n, one)
-				require.Nil(t, c.lookup(s))
-				require.Zero(t, c.Len())
-				r := denied(bucket.State{Level: row.level})
-				time.Sleep(row.took)
-				r.Received = time.Now()
-				c.Remember(s, r)
-				time.Sleep(row.last)
-				require.Equal(t, []bucket.State{{Level: row.levelThen}}, c.lookup(s))
-				require.Equal(t, 1, c.Len())
-				time.Sleep(time.Nanosecond)
-				require.Nil(t, c.lookup(s))
-				time.Sleep(time.Until(r.Sent.Add(life)))
-				require.Zero(t, c.Len())
-			})
+		inBubbleRun(t, name, func(t *testing.T) {
+			c, one := New(64), newBuckets(t, bucket.Token, [2]int64{10, 1000})
+			s := of("k", 1, row.n, one)
+			require.Nil(t, c.lookup(s))
+			require.Zero(t, c.Len())
+			r := denied(bucket.State{Level: row.level})
+			time.Sleep(row.took)
+			r.Received = time.Now()
+			c.Remember(s, r)
+			time.Sleep(row.last)
+			require.Equal(t, []bucket.State{{Level: row.levelThen}}, c.lookup(s))
+			require.Equal(t, 1, c.Len())
+			time.Sleep(time.Nanosecond)
+			require.Nil(t, c.lookup(s))
+			time.Sleep(time.Until(r.Sent.Add(life)))
+			require.Zero(t, c.Len())
 		})
 	}
 }

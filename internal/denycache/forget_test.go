@@ -138,22 +138,20 @@ func TestHoldDeniesForAsLongAsItSays(t *testing.T) {
 		"and goes on to say so":        {1000, 5, 120 * ms, 400},
 		"but is asked again":           {1000, 5, 250 * ms, 0},
 	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T) {
-				c, one := New(64), newBuckets(t, bucket.Token, [2]int64{10, 1000})
-				r := denied(bucket.State{Level: row.level})
-				time.Sleep(20 * ms)
-				r.Received, r.AtLeast = time.Now(), 250*ms
-				c.Remember(of("k", 1, 7, one), r)
-				time.Sleep(time.Until(r.Sent.Add(row.age)))
-				states := c.lookup(of("k", 1, row.n, one))
-				if row.retry == 0 {
-					require.Nil(t, states)
-					return
-				}
-				require.NotNil(t, states)
-				require.Equal(t, row.retry, one[0].RetryAfter(states[0], row.n))
-			})
+		inBubbleRun(t, name, func(t *testing.T) {
+			c, one := New(64), newBuckets(t, bucket.Token, [2]int64{10, 1000})
+			r := denied(bucket.State{Level: row.level})
+			time.Sleep(20 * ms)
+			r.Received, r.AtLeast = time.Now(), 250*ms
+			c.Remember(of("k", 1, 7, one), r)
+			time.Sleep(time.Until(r.Sent.Add(row.age)))
+			states := c.lookup(of("k", 1, row.n, one))
+			if row.retry == 0 {
+				require.Nil(t, states)
+				return
+			}
+			require.NotNil(t, states)
+			require.Equal(t, row.retry, one[0].RetryAfter(states[0], row.n))
 		})
 	}
 }

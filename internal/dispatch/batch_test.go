@@ -33,57 +33,55 @@ func TestCallsOfAGroupAreAnsweredInOrder(t *testing.T) {
 		"a sliding window": {bucket.SlidingWindow, []int64{40}},
 		"sliding windows":  {bucket.SlidingWindow, []int64{60, 40}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T) {
-				d, s := newServer(t)
-				model, r := memory.New(1024), rand.New(rand.NewPCG(4, 4))
-				buckets := newBuckets(t, row.kind, row.bursts...)
-				same := newBuckets(t, row.kind, row.bursts...) // in other memory
-				for range 20 {
-					release := occupy(t, d, s)
-					s.groups = nil
-					var calls []*Call
-					var want []string
-					for range 120 {
-						op := take(1, 1)
-						switch r.IntN(12) {
-						case 0:
-							op = take(1+r.Int64N(3), 1)
-						case 1:
-							op = take(1, 2)
-						case 2:
-							op = bucket.Peek(1)
-						case 3:
-							op = bucket.Op{Verb: bucket.Give, N: 1 + r.Int64N(5)}
-						}
-						key, of := string(rune('a'+r.IntN(3))), buckets
-						if r.IntN(2) == 0 {
-							of = same
-						}
-						alone := newCall(key, op, of)
-						model.Do(alone.Key, alone.Buckets, op, alone.States)
-						want = append(want, outcome(alone))
-						c := newCall(key, op, of)
-						calls = append(calls, c)
-						go func() { assert.NoError(t, d.Do(t.Context(), c)) }()
-						synctest.Wait()
+		inBubbleRun(t, name, func(t *testing.T) {
+			d, s := newServer(t)
+			model, r := memory.New(1024), rand.New(rand.NewPCG(4, 4))
+			buckets := newBuckets(t, row.kind, row.bursts...)
+			same := newBuckets(t, row.kind, row.bursts...) // in other memory
+			for range 20 {
+				release := occupy(t, d, s)
+				s.groups = nil
+				var calls []*Call
+				var want []string
+				for range 120 {
+					op := take(1, 1)
+					switch r.IntN(12) {
+					case 0:
+						op = take(1+r.Int64N(3), 1)
+					case 1:
+						op = take(1, 2)
+					case 2:
+						op = bucket.Peek(1)
+					case 3:
+						op = bucket.Op{Verb: bucket.Give, N: 1 + r.Int64N(5)}
 					}
-					release()
+					key, of := string(rune('a'+r.IntN(3))), buckets
+					if r.IntN(2) == 0 {
+						of = same
+					}
+					alone := newCall(key, op, of)
+					model.Do(alone.Key, alone.Buckets, op, alone.States)
+					want = append(want, outcome(alone))
+					c := newCall(key, op, of)
+					calls = append(calls, c)
+					go func() { assert.NoError(t, d.Do(t.Context(), c)) }()
 					synctest.Wait()
-					for i, c := range calls {
-						require.Equal(t, want[i], outcome(c), "call %d", i)
-						require.False(t, c.Sent.IsZero())
-						require.False(t, c.Abandoned())
-					}
-					require.Less(t, len(s.groups), 90, "of 122 calls")
-					seen := map[string]bool{}
-					for _, m := range s.groups {
-						require.Equal(t, !seen[m.key], m.first)
-						seen[m.key] = true
-					}
-					time.Sleep(time.Duration(r.IntN(600_000)) * time.Millisecond)
 				}
-			})
+				release()
+				synctest.Wait()
+				for i, c := range calls {
+					require.Equal(t, want[i], outcome(c), "call %d", i)
+					require.False(t, c.Sent.IsZero())
+					require.False(t, c.Abandoned())
+				}
+				require.Less(t, len(s.groups), 90, "of 122 calls")
+				seen := map[string]bool{}
+				for _, m := range s.groups {
+					require.Equal(t, !seen[m.key], m.first)
+					seen[m.key] = true
+				}
+				time.Sleep(time.Duration(r.IntN(600_000)) * time.Millisecond)
+			}
 		})
 	}
 }
@@ -119,32 +117,30 @@ func TestWhatDoesNotMerge(t *testing.T) {
 			c.Others[0].Hash = maphash.String(seed, "other")
 		}, false},
 	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T) {
-				d, s := newServer(t)
-				release := occupy(t, d, s)
-				s.groups = nil
-				calls := []*Call{newCall("k", take(1, 1), one), newCall(row.key, row.op, row.buckets)}
-				if row.key == "two" {
-					calls[0] = newCall("two", take(1, 1), two)
-					further("other", 1)(calls[0])
-				}
-				if row.change != nil {
-					row.change(calls[1])
-				}
-				for _, c := range calls {
-					go func() { assert.NoError(t, d.Do(t.Context(), c)) }()
-					synctest.Wait()
-				}
-				release()
+		inBubbleRun(t, name, func(t *testing.T) {
+			d, s := newServer(t)
+			release := occupy(t, d, s)
+			s.groups = nil
+			calls := []*Call{newCall("k", take(1, 1), one), newCall(row.key, row.op, row.buckets)}
+			if row.key == "two" {
+				calls[0] = newCall("two", take(1, 1), two)
+				further("other", 1)(calls[0])
+			}
+			if row.change != nil {
+				row.change(calls[1])
+			}
+			for _, c := range calls {
+				go func() { assert.NoError(t, d.Do(t.Context(), c)) }()
 				synctest.Wait()
-				require.EqualValues(t, 2+1, d.Stats().Batches-1, "both in one batch")
-				want := d.slots.few + 2
-				if row.merges {
-					want--
-				}
-				require.Len(t, s.groups, want)
-			})
+			}
+			release()
+			synctest.Wait()
+			require.EqualValues(t, 2+1, d.Stats().Batches-1, "both in one batch")
+			want := d.slots.few + 2
+			if row.merges {
+				want--
+			}
+			require.Len(t, s.groups, want)
 		})
 	}
 }

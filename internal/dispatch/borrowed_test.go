@@ -39,15 +39,13 @@ func (c *requestContext) Value(key any) any {
 // forBoth runs a test where the caller sends its call itself, and where a goroutine does.
 func forBoth(t *testing.T, test func(t *testing.T, d *Dispatcher, s *server, one []bucket.Bucket)) {
 	for name, opts := range map[string][]func(*Server){"inline": {inline}, "in a batch": nil} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T) {
-				d, s := newServer(t, opts...)
-				one := newBuckets(t, bucket.Token, 1000)
-				require.NoError(t, d.Do(t.Context(), newCall("known to answer", take(1, 1), one)))
-				synctest.Wait()
-				test(t, d, s, one)
-				require.Equal(t, name == "inline", s.inline > 0)
-			})
+		inBubbleRun(t, name, func(t *testing.T) {
+			d, s := newServer(t, opts...)
+			one := newBuckets(t, bucket.Token, 1000)
+			require.NoError(t, d.Do(t.Context(), newCall("known to answer", take(1, 1), one)))
+			synctest.Wait()
+			test(t, d, s, one)
+			require.Equal(t, name == "inline", s.inline > 0)
 		})
 	}
 }

@@ -77,68 +77,66 @@ func TestBreakerStates(t *testing.T) {
 // TestOutage goes through an outage: open, half-open, closed.
 func TestOutage(t *testing.T) {
 	for _, direct := range []bool{false, true} {
-		t.Run(fmt.Sprint("inline ", direct), func(t *testing.T) {
-			inBubble(t, func(t *testing.T) {
-				d, s := newServer(t, func(to *Server) { to.Inline = direct })
-				one := newBuckets(t, bucket.Token, 100)
-				require.NoError(t, d.Do(t.Context(), newCall("k", take(7, 1), one)))
-				s.does(failing, refusing)
-				failed(t, d)
-				require.Equal(t, 1, s.lines(logOpen))
-				require.Equal(t, 1, s.lines("because of: down"))
+		inBubbleRun(t, fmt.Sprint("inline ", direct), func(t *testing.T) {
+			d, s := newServer(t, func(to *Server) { to.Inline = direct })
+			one := newBuckets(t, bucket.Token, 100)
+			require.NoError(t, d.Do(t.Context(), newCall("k", take(7, 1), one)))
+			s.does(failing, refusing)
+			failed(t, d)
+			require.Equal(t, 1, s.lines(logOpen))
+			require.Equal(t, 1, s.lines("because of: down"))
 
-				// Nobody waits, and nothing is sent while pings fail.
-				s.groups = nil
-				began := time.Now()
-				for time.Since(began) < blindGap-time.Second {
-					start := time.Now()
-					require.Equal(t, ErrOpen, d.Do(t.Context(), newCall("k", take(1, 1), one)))
-					require.Zero(t, time.Since(start))
-					time.Sleep(10 * time.Millisecond)
-				}
-				sends, pings := s.count()
-				require.Equal(t, 1+maxFailures, sends)
-				require.Greater(t, pings, 5)
-				require.Less(t, pings, 30, "less often the longer it takes")
+			// Nobody waits, and nothing is sent while pings fail.
+			s.groups = nil
+			began := time.Now()
+			for time.Since(began) < blindGap-time.Second {
+				start := time.Now()
+				require.Equal(t, ErrOpen, d.Do(t.Context(), newCall("k", take(1, 1), one)))
+				require.Zero(t, time.Since(start))
+				time.Sleep(10 * time.Millisecond)
+			}
+			sends, pings := s.count()
+			require.Equal(t, 1+maxFailures, sends)
+			require.Greater(t, pings, 5)
+			require.Less(t, pings, 30, "less often the longer it takes")
 
-				// A probe is sent all the same, now and then.
-				time.Sleep(2 * time.Second)
-				sends, _ = s.count()
-				require.Equal(t, 1+maxFailures+1, sends)
+			// A probe is sent all the same, now and then.
+			time.Sleep(2 * time.Second)
+			sends, _ = s.count()
+			require.Equal(t, 1+maxFailures+1, sends)
 
-				// With a connection, but no answer, it is still open.
-				s.does(failing, nil)
-				time.Sleep(2 * time.Second)
-				sends, _ = s.count()
-				require.Greater(t, sends, 1+maxFailures+3)
-				require.True(t, d.Stats().Open)
-				require.Empty(t, s.groups)
+			// With a connection, but no answer, it is still open.
+			s.does(failing, nil)
+			time.Sleep(2 * time.Second)
+			sends, _ = s.count()
+			require.Greater(t, sends, 1+maxFailures+3)
+			require.True(t, d.Stats().Open)
+			require.Empty(t, s.groups)
 
-				// A probe is answered. It looks at the bucket, and takes nothing.
-				s.does(nil, nil)
-				untilFound(t, d)
-				require.Equal(t, halfOpen, stateOf(d))
-				require.Equal(t, []sentGroup{{"k", bucket.Peek(1), 0, true}}, s.groups)
-				require.Zero(t, s.lines(logBack))
-				require.False(t, d.Idle(), "it may open again")
+			// A probe is answered. It looks at the bucket, and takes nothing.
+			s.does(nil, nil)
+			untilFound(t, d)
+			require.Equal(t, halfOpen, stateOf(d))
+			require.Equal(t, []sentGroup{{"k", bucket.Peek(1), 0, true}}, s.groups)
+			require.Zero(t, s.lines(logBack))
+			require.False(t, d.Idle(), "it may open again")
 
-				c := newCall("k", take(1, 1), one)
-				require.NoError(t, d.Do(t.Context(), c))
-				require.EqualValues(t, 93, one[0].Remaining(c.States[0].Level), "of 100")
-				require.Equal(t, closed, stateOf(d))
-				time.Sleep(confirmTime)
-				synctest.Wait()
-				require.Equal(t, 1, s.lines(logBack))
-				require.Equal(t, 1, s.lines(logOpen))
-				require.True(t, d.Idle())
+			c := newCall("k", take(1, 1), one)
+			require.NoError(t, d.Do(t.Context(), c))
+			require.EqualValues(t, 93, one[0].Remaining(c.States[0].Level), "of 100")
+			require.Equal(t, closed, stateOf(d))
+			time.Sleep(confirmTime)
+			synctest.Wait()
+			require.Equal(t, 1, s.lines(logBack))
+			require.Equal(t, 1, s.lines(logOpen))
+			require.True(t, d.Idle())
 
-				// It takes three failures again.
-				s.does(failing, refusing)
-				failed(t, d)
-				require.Equal(t, 2, s.lines(logOpen))
-				require.Equal(t, map[Transition]uint64{{"open", "word"}: 2, {"half_open", ""}: 1, {"closed", ""}: 1},
-					d.Stats().Transitions)
-			})
+			// It takes three failures again.
+			s.does(failing, refusing)
+			failed(t, d)
+			require.Equal(t, 2, s.lines(logOpen))
+			require.Equal(t, map[Transition]uint64{{"open", "word"}: 2, {"half_open", ""}: 1, {"closed", ""}: 1},
+				d.Stats().Transitions)
 		})
 	}
 }

@@ -95,17 +95,15 @@ func TestBounded(t *testing.T) {
 		"returns in grace":  {takes(time.Second+1, nil), 0, context.DeadlineExceeded, time.Second + 1, 2},
 		"hangs after grace": {takes(time.Hour, nil), 0, context.DeadlineExceeded, time.Second + 2, 2},
 	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T) {
-				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-				defer cancel()
-				start := time.Now()
-				got, err := Bounded(ctx, row.grace, row.f)
-				require.Equal(t, row.want, got)
-				require.Equal(t, row.err, err)
-				require.Equal(t, row.took, time.Since(start))
-				time.Sleep(time.Hour)
-			})
+		inBubbleRun(t, name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			start := time.Now()
+			got, err := Bounded(ctx, row.grace, row.f)
+			require.Equal(t, row.want, got)
+			require.Equal(t, row.err, err)
+			require.Equal(t, row.took, time.Since(start))
+			time.Sleep(time.Hour)
 		})
 	}
 }

@@ -30,47 +30,45 @@ func TestClose(t *testing.T) {
 		"calls hang":         {testTimeout, time.Hour, closeTimeout},
 		"a long timeout":     {3 * time.Second, time.Hour, 3 * time.Second},
 	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T) {
-				s := &server{store: memory.New(1024)}
-				d := New(row.timeout, Server{Transport: s, Log: slog.New(slog.DiscardHandler)})
-				one := newBuckets(t, bucket.Token, 100)
-				require.NoError(t, d.Do(t.Context(), newCall("k", take(1, 1), one)))
-				s.does(func(context.Context, *Batch) error { time.Sleep(row.took); return nil }, nil)
-				var all sync.WaitGroup
-				var inFlight atomic.Int64
-				start := time.Now()
-				for i := range 50 {
-					all.Go(func() {
-						err := d.Do(t.Context(), newCall(fmt.Sprint("client ", i), take(1, 1), one))
-						switch {
-						case err == ErrClosed:
-							assert.Zero(t, time.Since(start))
-						case row.took < row.timeout:
-							assert.NoError(t, err)
-							inFlight.Add(1)
-						default:
-							assert.Equal(t, ErrLate, err)
-							inFlight.Add(1)
-						}
-					})
-					synctest.Wait()
-				}
-				d.Close()
-				require.Equal(t, row.want, time.Since(start))
-				all.Wait()
-				require.EqualValues(t, MaxInFlight, inFlight.Load())
-				start = time.Now()
-				require.Equal(t, ErrClosed, d.Do(t.Context(), newCall("k", take(1, 1), one)))
-				require.Zero(t, time.Since(start))
-				require.Zero(t, d.Stats().InFlight+d.Stats().Queued)
-				require.False(t, d.timeout.set || d.sending.set, "the timers are stopped")
-				require.Error(t, d.timeout.latest.Err())
-				require.Error(t, d.sending.latest.Err())
-				time.Sleep(row.took)
-				d.Close() // again
-				d.Close()
-			})
+		inBubbleRun(t, name, func(t *testing.T) {
+			s := &server{store: memory.New(1024)}
+			d := New(row.timeout, Server{Transport: s, Log: slog.New(slog.DiscardHandler)})
+			one := newBuckets(t, bucket.Token, 100)
+			require.NoError(t, d.Do(t.Context(), newCall("k", take(1, 1), one)))
+			s.does(func(context.Context, *Batch) error { time.Sleep(row.took); return nil }, nil)
+			var all sync.WaitGroup
+			var inFlight atomic.Int64
+			start := time.Now()
+			for i := range 50 {
+				all.Go(func() {
+					err := d.Do(t.Context(), newCall(fmt.Sprint("client ", i), take(1, 1), one))
+					switch {
+					case err == ErrClosed:
+						assert.Zero(t, time.Since(start))
+					case row.took < row.timeout:
+						assert.NoError(t, err)
+						inFlight.Add(1)
+					default:
+						assert.Equal(t, ErrLate, err)
+						inFlight.Add(1)
+					}
+				})
+				synctest.Wait()
+			}
+			d.Close()
+			require.Equal(t, row.want, time.Since(start))
+			all.Wait()
+			require.EqualValues(t, MaxInFlight, inFlight.Load())
+			start = time.Now()
+			require.Equal(t, ErrClosed, d.Do(t.Context(), newCall("k", take(1, 1), one)))
+			require.Zero(t, time.Since(start))
+			require.Zero(t, d.Stats().InFlight+d.Stats().Queued)
+			require.False(t, d.timeout.set || d.sending.set, "the timers are stopped")
+			require.Error(t, d.timeout.latest.Err())
+			require.Error(t, d.sending.latest.Err())
+			time.Sleep(row.took)
+			d.Close() // again
+			d.Close()
 		})
 	}
 }
@@ -112,25 +110,23 @@ func TestCloseEndsTheProber(t *testing.T) {
 			return nil, nil
 		}, 700 * time.Millisecond, 0},
 	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T) {
-				d, s := newServer(t)
-				gate := make(chan struct{})
-				defer close(gate)
-				s.does(failing, refusing)
-				failed(t, d)
-				s.does(row.hangs(gate))
-				time.Sleep(row.after)
-				require.False(t, d.Idle())
-				start, before := time.Now(), d.Stats().Transitions
-				d.Close()
-				require.Equal(t, row.want, time.Since(start))
-				require.Equal(t, before, d.Stats().Transitions)
-				require.False(t, d.Stats().Open, "a closed dispatcher reports no server")
-				require.Zero(t, s.lines(logBack), "nor that it is back")
-				one := newBuckets(t, bucket.Token, 10)
-				require.Equal(t, ErrClosed, d.Do(t.Context(), newCall("k", take(1, 1), one)))
-			})
+		inBubbleRun(t, name, func(t *testing.T) {
+			d, s := newServer(t)
+			gate := make(chan struct{})
+			defer close(gate)
+			s.does(failing, refusing)
+			failed(t, d)
+			s.does(row.hangs(gate))
+			time.Sleep(row.after)
+			require.False(t, d.Idle())
+			start, before := time.Now(), d.Stats().Transitions
+			d.Close()
+			require.Equal(t, row.want, time.Since(start))
+			require.Equal(t, before, d.Stats().Transitions)
+			require.False(t, d.Stats().Open, "a closed dispatcher reports no server")
+			require.Zero(t, s.lines(logBack), "nor that it is back")
+			one := newBuckets(t, bucket.Token, 10)
+			require.Equal(t, ErrClosed, d.Do(t.Context(), newCall("k", take(1, 1), one)))
 		})
 	}
 }
@@ -195,55 +191,51 @@ func TestPanicsAnswerEveryone(t *testing.T) {
 		"panics": func() { panic("of a hook") },
 		"ends":   runtime.Goexit,
 	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T) {
-				d, s := newServer(t)
-				one := newBuckets(t, bucket.Token, 1000)
-				release := occupy(t, d, s, func(context.Context, *Batch) error { end(); return nil })
-				errs := make([]error, 600) // several batches
-				for i := range errs {
-					go func() { errs[i] = d.Do(t.Context(), newCall(fmt.Sprint("client ", i%7), take(1, 1), one)) }()
-					synctest.Wait()
-				}
-				release()
+		inBubbleRun(t, name, func(t *testing.T) {
+			d, s := newServer(t)
+			one := newBuckets(t, bucket.Token, 1000)
+			release := occupy(t, d, s, func(context.Context, *Batch) error { end(); return nil })
+			errs := make([]error, 600) // several batches
+			for i := range errs {
+				go func() { errs[i] = d.Do(t.Context(), newCall(fmt.Sprint("client ", i%7), take(1, 1), one)) }()
 				synctest.Wait()
-				failed := 0
-				for _, err := range errs {
-					if err != nil {
-						failed++
-					}
+			}
+			release()
+			synctest.Wait()
+			failed := 0
+			for _, err := range errs {
+				if err != nil {
+					failed++
 				}
-				require.Equal(t, len(errs), failed)
-				require.Zero(t, d.Stats().InFlight, "the slots are free")
-				s.does(nil, nil)
-				time.Sleep(time.Second)
-				require.NoError(t, d.Do(t.Context(), newCall("k", take(1, 1), one)))
-				require.Equal(t, closed, stateOf(d))
-			})
+			}
+			require.Equal(t, len(errs), failed)
+			require.Zero(t, d.Stats().InFlight, "the slots are free")
+			s.does(nil, nil)
+			time.Sleep(time.Second)
+			require.NoError(t, d.Do(t.Context(), newCall("k", take(1, 1), one)))
+			require.Equal(t, closed, stateOf(d))
 		})
-		t.Run(name+" inline", func(t *testing.T) {
-			inBubble(t, func(t *testing.T) {
-				d, s := newServer(t, inline)
-				one := newBuckets(t, bucket.Token, 1000)
-				require.NoError(t, d.Do(t.Context(), newCall("k", take(1, 1), one)))
-				synctest.Wait()
-				s.does(func(context.Context, *Batch) error { end(); return nil }, nil)
-				c, ended := newCall("k", take(1, 1), one), false
-				var err error
-				go func() {
-					defer func() { ended = true }()
-					err = d.Do(t.Context(), c)
-				}()
-				synctest.Wait()
-				require.Equal(t, 1, s.inline)
-				require.True(t, ended)
-				require.Equal(t, name == "ends", c.Abandoned(), "its goroutine has ended before the answer")
-				require.Equal(t, name != "ends", err != nil)
-				synctest.Wait()
-				require.Zero(t, d.Stats().InFlight)
-				s.does(nil, nil)
-				require.NoError(t, d.Do(t.Context(), newCall("k", take(1, 1), one)))
-			})
+		inBubbleRun(t, name+" inline", func(t *testing.T) {
+			d, s := newServer(t, inline)
+			one := newBuckets(t, bucket.Token, 1000)
+			require.NoError(t, d.Do(t.Context(), newCall("k", take(1, 1), one)))
+			synctest.Wait()
+			s.does(func(context.Context, *Batch) error { end(); return nil }, nil)
+			c, ended := newCall("k", take(1, 1), one), false
+			var err error
+			go func() {
+				defer func() { ended = true }()
+				err = d.Do(t.Context(), c)
+			}()
+			synctest.Wait()
+			require.Equal(t, 1, s.inline)
+			require.True(t, ended)
+			require.Equal(t, name == "ends", c.Abandoned(), "its goroutine has ended before the answer")
+			require.Equal(t, name != "ends", err != nil)
+			synctest.Wait()
+			require.Zero(t, d.Stats().InFlight)
+			s.does(nil, nil)
+			require.NoError(t, d.Do(t.Context(), newCall("k", take(1, 1), one)))
 		})
 	}
 }
@@ -252,53 +244,51 @@ func TestPanicsAnswerEveryone(t *testing.T) {
 // abandoned. No other caller gets a late answer.
 func TestCallsAreUsedAgain(t *testing.T) {
 	for _, direct := range []bool{false, true} {
-		t.Run(fmt.Sprint("inline ", direct), func(t *testing.T) {
-			inBubble(t, func(t *testing.T) {
-				d, s := newServer(t, func(to *Server) { to.Inline = direct })
-				s.does(func(_ context.Context, b *Batch) error {
-					time.Sleep(time.Duration(rand.IntN(8)) * 8 * time.Millisecond)
-					return nil
-				}, nil)
-				var pool sync.Pool
-				var all sync.WaitGroup
-				var answered, abandoned atomic.Int64
-				for caller := range 20 {
-					all.Go(func() {
-						// What is taken of each caller's bucket tells its answers from those of
-						// others.
-						own := newBuckets(t, bucket.FixedWindow, int64(1000+caller))
-						key, taken := fmt.Sprint("client ", caller), int64(0)
-						for range 50 {
-							c, ok := pool.Get().(*Call)
-							if !ok {
-								c = NewCall()
-							}
-							fill(c, key, take(1, 1), own)
-							patience := time.Duration(1+rand.IntN(100)) * time.Millisecond
-							ctx, cancel := context.WithTimeout(t.Context(), patience)
-							err := d.Do(ctx, c)
-							cancel()
-							if !c.Abandoned() {
-								if err == nil {
-									assert.GreaterOrEqual(t, c.States[0].Level, taken)
-									assert.LessOrEqual(t, c.States[0].Level, int64(50))
-									assert.Empty(t, c.caller.done)
-									taken = c.States[0].Level + 1
-									answered.Add(1)
-								}
-								c.Release()
-								pool.Put(c)
-							} else {
-								abandoned.Add(1)
-							}
-							time.Sleep(time.Duration(rand.IntN(10)) * time.Millisecond)
+		inBubbleRun(t, fmt.Sprint("inline ", direct), func(t *testing.T) {
+			d, s := newServer(t, func(to *Server) { to.Inline = direct })
+			s.does(func(_ context.Context, b *Batch) error {
+				time.Sleep(time.Duration(rand.IntN(8)) * 8 * time.Millisecond)
+				return nil
+			}, nil)
+			var pool sync.Pool
+			var all sync.WaitGroup
+			var answered, abandoned atomic.Int64
+			for caller := range 20 {
+				all.Go(func() {
+					// What is taken of each caller's bucket tells its answers from those of
+					// others.
+					own := newBuckets(t, bucket.FixedWindow, int64(1000+caller))
+					key, taken := fmt.Sprint("client ", caller), int64(0)
+					for range 50 {
+						c, ok := pool.Get().(*Call)
+						if !ok {
+							c = NewCall()
 						}
-					})
-				}
-				all.Wait()
-				require.Greater(t, answered.Load(), int64(100))
-				require.Greater(t, abandoned.Load(), int64(10))
-			})
+						fill(c, key, take(1, 1), own)
+						patience := time.Duration(1+rand.IntN(100)) * time.Millisecond
+						ctx, cancel := context.WithTimeout(t.Context(), patience)
+						err := d.Do(ctx, c)
+						cancel()
+						if !c.Abandoned() {
+							if err == nil {
+								assert.GreaterOrEqual(t, c.States[0].Level, taken)
+								assert.LessOrEqual(t, c.States[0].Level, int64(50))
+								assert.Empty(t, c.caller.done)
+								taken = c.States[0].Level + 1
+								answered.Add(1)
+							}
+							c.Release()
+							pool.Put(c)
+						} else {
+							abandoned.Add(1)
+						}
+						time.Sleep(time.Duration(rand.IntN(10)) * time.Millisecond)
+					}
+				})
+			}
+			all.Wait()
+			require.Greater(t, answered.Load(), int64(100))
+			require.Greater(t, abandoned.Load(), int64(10))
 		})
 	}
 }

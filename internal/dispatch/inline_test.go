@@ -56,39 +56,37 @@ func TestWhoSendsInline(t *testing.T) {
 		"a longer timeout, without an end":   {true, 0, false, maxInline + 1, false, true},
 		"a free slot, while another is busy": {true, 0, false, testTimeout, true, true},
 	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T) {
-				s := &server{store: memory.New(1024)}
-				d := New(row.timeout, Server{Transport: s, Inline: row.inline})
-				defer d.Close()
-				one := newBuckets(t, bucket.Token, 100)
-				require.NoError(t, d.Do(context.Background(), newCall("k", take(1, 1), one)))
+		inBubbleRun(t, name, func(t *testing.T) {
+			s := &server{store: memory.New(1024)}
+			d := New(row.timeout, Server{Transport: s, Inline: row.inline})
+			defer d.Close()
+			one := newBuckets(t, bucket.Token, 100)
+			require.NoError(t, d.Do(context.Background(), newCall("k", take(1, 1), one)))
+			synctest.Wait()
+			require.Zero(t, s.inline, "not before the server has answered")
+			if row.busy {
+				gate := make(chan struct{})
+				defer close(gate)
+				s.does(func(context.Context, *Batch) error { <-gate; return nil }, nil)
+				ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
+				go func() { _ = d.Do(ctx, newCall("k", take(1, 1), one)) }()
+				defer cancel()
 				synctest.Wait()
-				require.Zero(t, s.inline, "not before the server has answered")
-				if row.busy {
-					gate := make(chan struct{})
-					defer close(gate)
-					s.does(func(context.Context, *Batch) error { <-gate; return nil }, nil)
-					ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
-					go func() { _ = d.Do(ctx, newCall("k", take(1, 1), one)) }()
-					defer cancel()
-					synctest.Wait()
-					s.does(nil, nil)
-				}
-				ctx := context.Background()
-				if row.ends {
-					var cancel context.CancelFunc
-					ctx, cancel = context.WithCancel(ctx)
-					defer cancel()
-				}
-				if row.deadline > 0 {
-					var cancel context.CancelFunc
-					ctx, cancel = context.WithTimeout(ctx, row.deadline)
-					defer cancel()
-				}
-				require.NoError(t, d.Do(ctx, newCall("k", take(1, 1), one)))
-				require.Equal(t, row.want, s.inline == 1)
-			})
+				s.does(nil, nil)
+			}
+			ctx := context.Background()
+			if row.ends {
+				var cancel context.CancelFunc
+				ctx, cancel = context.WithCancel(ctx)
+				defer cancel()
+			}
+			if row.deadline > 0 {
+				var cancel context.CancelFunc
+				ctx, cancel = context.WithTimeout(ctx, row.deadline)
+				defer cancel()
+			}
+			require.NoError(t, d.Do(ctx, newCall("k", take(1, 1), one)))
+			require.Equal(t, row.want, s.inline == 1)
 		})
 	}
 }
@@ -104,41 +102,39 @@ func TestNobodySendsInlineAfterAnOverrun(t *testing.T) {
 		testTimeout*6/5 + inlineGrace + 1:    inlinePause,
 		10 * testTimeout:                     inlinePause,
 	} {
-		t.Run(took.String(), func(t *testing.T) {
-			inBubble(t, func(t *testing.T) {
-				d, s := newServer(t, inline)
-				one := newBuckets(t, bucket.Token, 100)
-				ask := func() (inline bool, err error) {
-					synctest.Wait()
-					before := s.inline
-					err = d.Do(t.Context(), newCall("k", take(1, 1), one))
-					return s.inline > before, err
-				}
-				_, err := ask()
-				require.NoError(t, err)
-				s.does(func(context.Context, *Batch) error { time.Sleep(took); return nil }, nil)
-				direct, err := ask()
-				require.NoError(t, err, "its answer came all the same")
-				require.True(t, direct)
-				s.does(nil, nil)
-				_, err = ask() // the last batch was late
-				require.NoError(t, err)
-				for range 10 {
-					direct, err = ask()
-					require.NoError(t, err)
-					require.Equal(t, pause == 0, direct)
-				}
-				if pause > 0 {
-					time.Sleep(pause - time.Nanosecond)
-					direct, err = ask()
-					require.NoError(t, err)
-					require.False(t, direct)
-					time.Sleep(time.Nanosecond)
-				}
+		inBubbleRun(t, took.String(), func(t *testing.T) {
+			d, s := newServer(t, inline)
+			one := newBuckets(t, bucket.Token, 100)
+			ask := func() (inline bool, err error) {
+				synctest.Wait()
+				before := s.inline
+				err = d.Do(t.Context(), newCall("k", take(1, 1), one))
+				return s.inline > before, err
+			}
+			_, err := ask()
+			require.NoError(t, err)
+			s.does(func(context.Context, *Batch) error { time.Sleep(took); return nil }, nil)
+			direct, err := ask()
+			require.NoError(t, err, "its answer came all the same")
+			require.True(t, direct)
+			s.does(nil, nil)
+			_, err = ask() // the last batch was late
+			require.NoError(t, err)
+			for range 10 {
 				direct, err = ask()
 				require.NoError(t, err)
-				require.True(t, direct, "after a while")
-			})
+				require.Equal(t, pause == 0, direct)
+			}
+			if pause > 0 {
+				time.Sleep(pause - time.Nanosecond)
+				direct, err = ask()
+				require.NoError(t, err)
+				require.False(t, direct)
+				time.Sleep(time.Nanosecond)
+			}
+			direct, err = ask()
+			require.NoError(t, err)
+			require.True(t, direct, "after a while")
 		})
 	}
 }

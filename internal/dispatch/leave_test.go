@@ -34,30 +34,28 @@ func TestCallersLeaveAtTheirDeadline(t *testing.T) {
 		"cancelled":                      {0, 0, 3 * time.Millisecond, 3 * time.Millisecond, context.Canceled},
 	} {
 		for _, direct := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, inline %t", name, direct), func(t *testing.T) {
-				inBubble(t, func(t *testing.T) {
-					d, s := newServer(t, func(to *Server) { to.Inline = direct })
-					one, gate := newBuckets(t, bucket.Token, 10), make(chan struct{})
-					defer close(gate)
-					s.does(func(context.Context, *Batch) error { <-gate; return nil }, nil)
-					if row.comes > 0 {
-						go func() { _ = d.Do(t.Context(), newCall("another", take(1, 1), one)) }()
-						time.Sleep(row.comes)
-					}
-					ctx, cancel := context.WithCancel(t.Context())
+			inBubbleRun(t, fmt.Sprintf("%s, inline %t", name, direct), func(t *testing.T) {
+				d, s := newServer(t, func(to *Server) { to.Inline = direct })
+				one, gate := newBuckets(t, bucket.Token, 10), make(chan struct{})
+				defer close(gate)
+				s.does(func(context.Context, *Batch) error { <-gate; return nil }, nil)
+				if row.comes > 0 {
+					go func() { _ = d.Do(t.Context(), newCall("another", take(1, 1), one)) }()
+					time.Sleep(row.comes)
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				if row.deadline > 0 {
+					ctx, cancel = context.WithTimeout(ctx, row.deadline)
 					defer cancel()
-					if row.deadline > 0 {
-						ctx, cancel = context.WithTimeout(ctx, row.deadline)
-						defer cancel()
-					}
-					if row.cancel > 0 {
-						time.AfterFunc(row.cancel, cancel)
-					}
-					start, c := time.Now(), newCall("k", take(1, 1), one)
-					require.Equal(t, row.err, d.Do(ctx, c))
-					require.Equal(t, row.leaves, time.Since(start))
-					require.True(t, c.Abandoned())
-				})
+				}
+				if row.cancel > 0 {
+					time.AfterFunc(row.cancel, cancel)
+				}
+				start, c := time.Now(), newCall("k", take(1, 1), one)
+				require.Equal(t, row.err, d.Do(ctx, c))
+				require.Equal(t, row.leaves, time.Since(start))
+				require.True(t, c.Abandoned())
 			})
 		}
 	}

@@ -48,37 +48,35 @@ func TestProbesLookAtAllBucketsOfTheCall(t *testing.T) {
 // TestOpensAgainAboutWhenTheProberEnds: at no moment is the breaker open without a prober.
 func TestOpensAgainAboutWhenTheProberEnds(t *testing.T) {
 	for _, after := range []time.Duration{0, confirmTime / 2, confirmTime - 1, confirmTime, confirmTime + 1} {
-		t.Run(after.String(), func(t *testing.T) {
-			inBubble(t, func(t *testing.T) {
-				for range 50 {
-					d, s := newServer(t)
-					one := newBuckets(t, bucket.Token, 100)
+		inBubbleRun(t, after.String(), func(t *testing.T) {
+			for range 50 {
+				d, s := newServer(t)
+				one := newBuckets(t, bucket.Token, 100)
+				s.does(failing, refusing)
+				failed(t, d)
+				found := make(chan struct{}, 1)
+				s.does(func(context.Context, *Batch) error {
 					s.does(failing, refusing)
-					failed(t, d)
-					found := make(chan struct{}, 1)
-					s.does(func(context.Context, *Batch) error {
-						s.does(failing, refusing)
-						found <- struct{}{}
-						return nil
-					}, nil)
-					<-found
-					time.Sleep(after)
-					if after == 0 {
-						synctest.Wait()
-					}
-					require.Equal(t, errDown, d.Do(t.Context(), newCall("k", take(1, 1), one)))
+					found <- struct{}{}
+					return nil
+				}, nil)
+				<-found
+				time.Sleep(after)
+				if after == 0 {
 					synctest.Wait()
-					require.True(t, d.Stats().Open, "one failure opens it while it is half-open")
-					s.does(nil, nil)
-					time.Sleep(time.Second)
-					require.NoError(t, d.Do(t.Context(), newCall("k", take(1, 1), one)))
-					require.Equal(t, closed, stateOf(d))
-					time.Sleep(confirmTime)
-					synctest.Wait()
-					require.True(t, d.Idle())
-					require.Equal(t, s.lines(logOpen), s.lines(logBack))
 				}
-			})
+				require.Equal(t, errDown, d.Do(t.Context(), newCall("k", take(1, 1), one)))
+				synctest.Wait()
+				require.True(t, d.Stats().Open, "one failure opens it while it is half-open")
+				s.does(nil, nil)
+				time.Sleep(time.Second)
+				require.NoError(t, d.Do(t.Context(), newCall("k", take(1, 1), one)))
+				require.Equal(t, closed, stateOf(d))
+				time.Sleep(confirmTime)
+				synctest.Wait()
+				require.True(t, d.Idle())
+				require.Equal(t, s.lines(logOpen), s.lines(logBack))
+			}
 		})
 	}
 }
@@ -126,33 +124,31 @@ func TestProbesAreBounded(t *testing.T) {
 		"pings and probes hang, without an end": {true, true, maxPings, maxProbes},
 		"probes hang, without an end":           {false, true, maxProbes, maxProbes},
 	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T) {
-				d, s := newServer(t)
-				one := newBuckets(t, bucket.Token, 100)
-				s.does(failing, refusing)
-				failed(t, d)
-				gate := make(chan struct{})
-				send, ping := failing, func(context.Context) error { return nil }
-				if row.sendHangs {
-					send = func(context.Context, *Batch) error { <-gate; return nil }
-				}
-				if row.pingHangs {
-					ping = func(context.Context) error { <-gate; return nil }
-				}
-				s.does(send, ping)
-				sendsBefore, pingsBefore := s.count()
-				time.Sleep(10 * time.Minute)
-				sends, pings := s.count()
-				require.Equal(t, row.pings, pings-pingsBefore)
-				if row.sendHangs {
-					require.Equal(t, row.sends, sends-sendsBefore)
-				}
-				s.does(nil, nil)
-				close(gate)
-				time.Sleep(time.Second)
-				require.NoError(t, d.Do(t.Context(), newCall("k", take(1, 1), one)))
-			})
+		inBubbleRun(t, name, func(t *testing.T) {
+			d, s := newServer(t)
+			one := newBuckets(t, bucket.Token, 100)
+			s.does(failing, refusing)
+			failed(t, d)
+			gate := make(chan struct{})
+			send, ping := failing, func(context.Context) error { return nil }
+			if row.sendHangs {
+				send = func(context.Context, *Batch) error { <-gate; return nil }
+			}
+			if row.pingHangs {
+				ping = func(context.Context) error { <-gate; return nil }
+			}
+			s.does(send, ping)
+			sendsBefore, pingsBefore := s.count()
+			time.Sleep(10 * time.Minute)
+			sends, pings := s.count()
+			require.Equal(t, row.pings, pings-pingsBefore)
+			if row.sendHangs {
+				require.Equal(t, row.sends, sends-sendsBefore)
+			}
+			s.does(nil, nil)
+			close(gate)
+			time.Sleep(time.Second)
+			require.NoError(t, d.Do(t.Context(), newCall("k", take(1, 1), one)))
 		})
 	}
 }

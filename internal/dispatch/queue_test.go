@@ -147,30 +147,28 @@ func TestHighLatencyHasMoreInFlight(t *testing.T) {
 		"low, and higher for long":    {0, append([]time.Duration{1}, milliseconds(11)...), 1, 16},
 		"not for long enough":         {0, append([]time.Duration{1}, milliseconds(10)...), 1, 2},
 	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T) {
-				d, s := newServer(t, func(to *Server) { to.Conns = row.conns })
-				one := newBuckets(t, bucket.Token, 1000)
-				call := func() { assert.NoError(t, d.Do(t.Context(), newCall("k", take(1, 1), one))) }
-				for _, way := range append(slices.Repeat(row.ways[:1], minMeasured-1), row.ways...) {
-					s.does(takes(way), nil)
-					for range row.calls {
-						go call()
-					}
-					synctest.Wait()
-					time.Sleep(way)
-					synctest.Wait()
-				}
-				gate := make(chan struct{})
-				s.does(func(context.Context, *Batch) error { <-gate; return nil }, nil)
-				for range 30 {
+		inBubbleRun(t, name, func(t *testing.T) {
+			d, s := newServer(t, func(to *Server) { to.Conns = row.conns })
+			one := newBuckets(t, bucket.Token, 1000)
+			call := func() { assert.NoError(t, d.Do(t.Context(), newCall("k", take(1, 1), one))) }
+			for _, way := range append(slices.Repeat(row.ways[:1], minMeasured-1), row.ways...) {
+				s.does(takes(way), nil)
+				for range row.calls {
 					go call()
-					synctest.Wait()
 				}
-				require.Equal(t, row.want, d.Stats().InFlight)
-				close(gate)
 				synctest.Wait()
-			})
+				time.Sleep(way)
+				synctest.Wait()
+			}
+			gate := make(chan struct{})
+			s.does(func(context.Context, *Batch) error { <-gate; return nil }, nil)
+			for range 30 {
+				go call()
+				synctest.Wait()
+			}
+			require.Equal(t, row.want, d.Stats().InFlight)
+			close(gate)
+			synctest.Wait()
 		})
 	}
 }
@@ -195,22 +193,20 @@ func TestABatchTakesItsShareOfTheQueue(t *testing.T) {
 	for queued, want := range map[int]int64{
 		1: 1, minCalls: minCalls, minCalls + 1: minCalls, 2*minCalls + 20: minCalls + 10, 2*maxCalls + 2: maxCalls,
 	} {
-		t.Run(fmt.Sprint(queued, " calls"), func(t *testing.T) {
-			inBubble(t, func(t *testing.T) {
-				d, s := newServer(t)
-				one := newBuckets(t, bucket.Token, 1<<20)
-				release := occupy(t, d, s)
-				var all sync.WaitGroup
-				for range queued {
-					all.Go(func() { assert.NoError(t, d.Do(t.Context(), newCall("k", take(1, 1), one))) })
-				}
-				synctest.Wait()
-				sizes := &sizes{server: s}
-				d.server.Transport = sizes
-				release()
-				all.Wait()
-				require.Equal(t, want, sizes.largest.Load())
-			})
+		inBubbleRun(t, fmt.Sprint(queued, " calls"), func(t *testing.T) {
+			d, s := newServer(t)
+			one := newBuckets(t, bucket.Token, 1<<20)
+			release := occupy(t, d, s)
+			var all sync.WaitGroup
+			for range queued {
+				all.Go(func() { assert.NoError(t, d.Do(t.Context(), newCall("k", take(1, 1), one))) })
+			}
+			synctest.Wait()
+			sizes := &sizes{server: s}
+			d.server.Transport = sizes
+			release()
+			all.Wait()
+			require.Equal(t, want, sizes.largest.Load())
 		})
 	}
 }

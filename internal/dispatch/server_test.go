@@ -287,6 +287,11 @@ func inBubble(t *testing.T, test func(t *testing.T)) {
 	synctest.Test(t, test)
 }
 
+func inBubbleRun(t *testing.T, name string, test func(t *testing.T)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) { inBubble(t, test) })
+}
+
 // Idle reports whether nothing waits and nothing is in flight.
 func (d *Dispatcher) Idle() bool {
 	d.mu.Lock()

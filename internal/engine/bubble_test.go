@@ -47,6 +47,11 @@ func inBubble(t *testing.T, test func(t *testing.T, b *bench)) {
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) { test(t, &bench{Bubble: b, scripts: scripts}) })
 }
 
+func inBubbleRun(t *testing.T, name string, test func(t *testing.T, b *bench)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) { inBubble(t, test) })
+}
+
 // client returns one more client of the Redis.
 func (b *bench) client(t testing.TB) *redis.Client {
 	rdb := b.Connect(t)

@@ -115,30 +115,28 @@ var changes = map[string]func(ctx context.Context, e *engine.Engine, ask *engine
 func TestAChangeEndsDenialsAndLeases(t *testing.T) {
 	t.Parallel()
 	for name, change := range changes {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, b *bench) {
-				e := b.redis(t)
-				denied, other := ask("denied", setOf(perMinute(10))), ask("other", setOf(perMinute(10)))
-				for _, one := range []engine.Ask{denied, other} {
-					take(t, e, 10, one)
-					take(t, e, 1, one)
-				}
-				one := leasing("leased")
-				sources(t, e, 10, one)
-				require.Equal(t, 1, e.Stats().Leases)
-				require.Equal(t, 2, e.Stats().Denials)
-				require.NoError(t, change(t.Context(), e, &denied))
-				require.NoError(t, change(t.Context(), e, &one))
-				require.Equal(t, 1, e.Stats().Denials)
-				require.Equal(t, engine.FromStore, take(t, e, 1, denied).Source)
-				require.Equal(t, engine.FromCache, take(t, e, 1, other).Source)
-				leases, source := 0, engine.FromStore
-				if name == "refund" {
-					leases, source = 1, engine.FromLease
-				}
-				require.Equal(t, leases, e.Stats().Leases)
-				require.Equal(t, source, take(t, e, 1, one).Source)
-			})
+		inBubbleRun(t, name, func(t *testing.T, b *bench) {
+			e := b.redis(t)
+			denied, other := ask("denied", setOf(perMinute(10))), ask("other", setOf(perMinute(10)))
+			for _, one := range []engine.Ask{denied, other} {
+				take(t, e, 10, one)
+				take(t, e, 1, one)
+			}
+			one := leasing("leased")
+			sources(t, e, 10, one)
+			require.Equal(t, 1, e.Stats().Leases)
+			require.Equal(t, 2, e.Stats().Denials)
+			require.NoError(t, change(t.Context(), e, &denied))
+			require.NoError(t, change(t.Context(), e, &one))
+			require.Equal(t, 1, e.Stats().Denials)
+			require.Equal(t, engine.FromStore, take(t, e, 1, denied).Source)
+			require.Equal(t, engine.FromCache, take(t, e, 1, other).Source)
+			leases, source := 0, engine.FromStore
+			if name == "refund" {
+				leases, source = 1, engine.FromLease
+			}
+			require.Equal(t, leases, e.Stats().Leases)
+			require.Equal(t, source, take(t, e, 1, one).Source)
 		})
 	}
 }
@@ -148,31 +146,29 @@ func TestAChangeEndsDenialsAndLeases(t *testing.T) {
 func TestAChangeThatFailedMayStillHappen(t *testing.T) {
 	t.Parallel()
 	for name, change := range changes {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, b *bench) {
-				e := b.redis(t)
-				one := ask("k", setOf(perMinute(10)))
-				take(t, e, 10, one)
-				b.CutAfter.Store(true)
-				require.ErrorIs(t, change(t.Context(), e, &one), engine.ErrUnavailable)
-				b.CutAfter.Store(false)
-				require.Equal(t, engine.FromStore, take(t, e, 10, one).Source)
-				require.Zero(t, e.Stats().Denials)
-				time.Sleep(time.Second + ms)
-				require.Equal(t, engine.FromStore, take(t, e, 10, one).Source)
+		inBubbleRun(t, name, func(t *testing.T, b *bench) {
+			e := b.redis(t)
+			one := ask("k", setOf(perMinute(10)))
+			take(t, e, 10, one)
+			b.CutAfter.Store(true)
+			require.ErrorIs(t, change(t.Context(), e, &one), engine.ErrUnavailable)
+			b.CutAfter.Store(false)
+			require.Equal(t, engine.FromStore, take(t, e, 10, one).Source)
+			require.Zero(t, e.Stats().Denials)
+			time.Sleep(time.Second + ms)
+			require.Equal(t, engine.FromStore, take(t, e, 10, one).Source)
 
-				refused := ask("refused", setOf(perMinute(10)))
-				testkit.Must(b.Mini.Lpush("test:{refused}:m", "foreign"))
-				if name == "reset" { // which deletes what it finds
-					return
-				}
-				require.ErrorIs(t, change(t.Context(), e, &refused), engine.ErrUnavailable)
-				b.Mini.Del("test:{refused}:m")
-				time.Sleep(time.Second)
-				take(t, e, 10, refused)
-				take(t, e, 10, refused)
-				require.Equal(t, engine.FromCache, take(t, e, 10, refused).Source)
-			})
+			refused := ask("refused", setOf(perMinute(10)))
+			testkit.Must(b.Mini.Lpush("test:{refused}:m", "foreign"))
+			if name == "reset" { // which deletes what it finds
+				return
+			}
+			require.ErrorIs(t, change(t.Context(), e, &refused), engine.ErrUnavailable)
+			b.Mini.Del("test:{refused}:m")
+			time.Sleep(time.Second)
+			take(t, e, 10, refused)
+			take(t, e, 10, refused)
+			require.Equal(t, engine.FromCache, take(t, e, 10, refused).Source)
 		})
 	}
 }
@@ -207,25 +203,23 @@ func TestAChangeWakesThoseWhoWait(t *testing.T) {
 func TestAChangeEndsWithItsTimeout(t *testing.T) {
 	t.Parallel()
 	for name, change := range changes {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, b *bench) {
-				e := b.redis(t)
-				one := ask("k", setOf(perMinute(10)))
-				take(t, e, 1, one)
-				b.Delay.Store(int64(time.Second))
-				start := time.Now()
-				err := change(t.Context(), e, &one)
-				require.ErrorIs(t, err, engine.ErrUnavailable)
-				require.ErrorContains(t, err, "no answer from Redis in time")
-				require.Equal(t, timeout+timeout/10, time.Since(start))
-				ctx, cancel := context.WithTimeout(t.Context(), 10*ms)
-				defer cancel()
-				start = time.Now()
-				err = change(ctx, e, &one)
-				require.ErrorIs(t, err, context.DeadlineExceeded)
-				require.NotErrorIs(t, err, engine.ErrUnavailable)
-				require.Equal(t, 10*ms, time.Since(start))
-			})
+		inBubbleRun(t, name, func(t *testing.T, b *bench) {
+			e := b.redis(t)
+			one := ask("k", setOf(perMinute(10)))
+			take(t, e, 1, one)
+			b.Delay.Store(int64(time.Second))
+			start := time.Now()
+			err := change(t.Context(), e, &one)
+			require.ErrorIs(t, err, engine.ErrUnavailable)
+			require.ErrorContains(t, err, "no answer from Redis in time")
+			require.Equal(t, timeout+timeout/10, time.Since(start))
+			ctx, cancel := context.WithTimeout(t.Context(), 10*ms)
+			defer cancel()
+			start = time.Now()
+			err = change(ctx, e, &one)
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			require.NotErrorIs(t, err, engine.ErrUnavailable)
+			require.Equal(t, 10*ms, time.Since(start))
 		})
 	}
 }

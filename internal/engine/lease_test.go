@@ -95,30 +95,24 @@ func TestLeasesServeOnlyWhatTakesTokensForGood(t *testing.T) {
 		"a ban":                    {setOf(limit("m", 1000, 60_000), bucket.NewBan(1000, 1000)), no},
 		"slots":                    {setOf(limit("m", 1000, 60_000), bucket.NewSlots(9)), no},
 	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, b *bench) {
-				require.Equal(t, row.want, sources(t, b.redis(t), 5, lent("k", row.set, time.Minute)))
-			})
+		inBubbleRun(t, name, func(t *testing.T, b *bench) {
+			require.Equal(t, row.want, sources(t, b.redis(t), 5, lent("k", row.set, time.Minute)))
 		})
 	}
 	for name, change := range map[string]func(*engine.Ask){
 		"no lease is wanted":   func(a *engine.Ask) { a.Leases = false },
 		"tokens may come back": func(a *engine.Ask) { a.Settles = true },
 	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, b *bench) {
-				e, one := b.redis(t), leasing("k")
-				change(&one)
-				require.Equal(t, no, sources(t, e, 5, one))
-			})
+		inBubbleRun(t, name, func(t *testing.T, b *bench) {
+			e, one := b.redis(t), leasing("k")
+			change(&one)
+			require.Equal(t, no, sources(t, e, 5, one))
 		})
 	}
-	t.Run("a look", func(t *testing.T) {
-		inBubble(t, func(t *testing.T, b *bench) {
-			e, one := b.redis(t), leasing("k")
-			sources(t, e, 10, one)
-			require.Equal(t, engine.FromStore, take(t, e, 0, one).Source)
-		})
+	inBubbleRun(t, "a look", func(t *testing.T, b *bench) {
+		e, one := b.redis(t), leasing("k")
+		sources(t, e, 10, one)
+		require.Equal(t, engine.FromStore, take(t, e, 0, one).Source)
 	})
 	t.Run("in the process", func(t *testing.T) {
 		inBubble(t, func(t *testing.T, b *bench) { require.Equal(t, no, sources(t, local(t), 5, leasing("k"))) })

@@ -21,29 +21,27 @@ func TestAWaitThatIsBounded(t *testing.T) {
 	}{
 		"too late": {false, 0, 0}, "behind another": {false, 1, 0}, "in an outage": {true, 0, most}, "in a line": {true, 1, most},
 	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, b *bench) {
-				e, one := b.redis(t), ask("k", setOf(limit("m", 1, 10_000)))
-				if row.outage {
-					b.outage(t, e)
-				} else {
-					take(t, e, 1, one)
-				}
-				ctx, cancel := context.WithCancel(t.Context())
-				defer cancel()
-				for range row.before {
-					go func() {
-						_ = waitN(ctx, e, 1, &engine.Ask{Subject: one.Subject, Failure: one.Failure}, new(engine.Answer))
-					}()
-					synctest.Wait()
-				}
-				asks, start := []engine.Ask{one}, time.Now()
-				queue := engine.Queue{Endless: true, Wait: most}
-				err := takeInLine(t.Context(), e, 1, asks, make([]engine.Answer, 1), queue)
-				require.ErrorIs(t, err, context.DeadlineExceeded)
-				require.NotErrorIs(t, err, engine.ErrUnavailable)
-				require.InDelta(t, row.want, time.Since(start), float64(time.Second/4))
-			})
+		inBubbleRun(t, name, func(t *testing.T, b *bench) {
+			e, one := b.redis(t), ask("k", setOf(limit("m", 1, 10_000)))
+			if row.outage {
+				b.outage(t, e)
+			} else {
+				take(t, e, 1, one)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			for range row.before {
+				go func() {
+					_ = waitN(ctx, e, 1, &engine.Ask{Subject: one.Subject, Failure: one.Failure}, new(engine.Answer))
+				}()
+				synctest.Wait()
+			}
+			asks, start := []engine.Ask{one}, time.Now()
+			queue := engine.Queue{Endless: true, Wait: most}
+			err := takeInLine(t.Context(), e, 1, asks, make([]engine.Answer, 1), queue)
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			require.NotErrorIs(t, err, engine.ErrUnavailable)
+			require.InDelta(t, row.want, time.Since(start), float64(time.Second/4))
 		})
 	}
 }

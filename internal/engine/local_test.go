@@ -211,38 +211,36 @@ func TestSeveralAsksInAnOutageAreDecidedOneByOne(t *testing.T) {
 	for name, start := range map[string]func(*bench, testing.TB) *engine.Engine{
 		"together": (*bench).redis, "in turn": (*bench).turns,
 	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, b *bench) {
-				e := start(b, t)
-				b.outage(t, e)
-				one := failing("one", setOf(perMinute(10)), engine.FailLocal)
-				two := failing("two", setOf(perMinute(5)), engine.FailLocal)
-				free := ask("free", new(rules.Set))
-				asks, answers := []engine.Ask{one, free, two}, make([]engine.Answer, 3)
-				require.NoError(t, takeN(t.Context(), e, 4, asks, answers))
-				static := outcome{true, true, 4, 1<<63 - 1, engine.FromStatic}
-				require.Equal(t, []outcome{
-					{true, true, 4, 6, engine.FromLocal}, static, {true, true, 4, 1, engine.FromLocal},
-				}, outcomes(answers))
-				require.Equal(t, e.Hash(&one.Subject), answers[0].Hash)
-				asks = []engine.Ask{one, free, two}
-				require.NoError(t, takeN(t.Context(), e, 4, asks, answers))
-				require.Equal(t, []outcome{
-					{true, true, 4, 2, engine.FromLocal}, static, {true, false, 0, 1, engine.FromLocal},
-				}, outcomes(answers))
-				require.Equal(t, []rules.Status{{Remaining: 6, Full: 10, More: 6 * time.Second}}, answers[0].Statuses)
-				require.EqualValues(t, 6, left(t, e, one))
-				require.NoError(t, takeN(t.Context(), e, 0, asks, answers))
-				require.True(t, answers[2].Allowed)
-				require.NoError(t, takeN(t.Context(), e, 1, asks, answers))
-				require.NoError(t, takeN(t.Context(), e, 0, asks, answers))
-				require.True(t, answers[2].Allowed)
-				require.Zero(t, answers[2].RetryAfter)
+		inBubbleRun(t, name, func(t *testing.T, b *bench) {
+			e := start(b, t)
+			b.outage(t, e)
+			one := failing("one", setOf(perMinute(10)), engine.FailLocal)
+			two := failing("two", setOf(perMinute(5)), engine.FailLocal)
+			free := ask("free", new(rules.Set))
+			asks, answers := []engine.Ask{one, free, two}, make([]engine.Answer, 3)
+			require.NoError(t, takeN(t.Context(), e, 4, asks, answers))
+			static := outcome{true, true, 4, 1<<63 - 1, engine.FromStatic}
+			require.Equal(t, []outcome{
+				{true, true, 4, 6, engine.FromLocal}, static, {true, true, 4, 1, engine.FromLocal},
+			}, outcomes(answers))
+			require.Equal(t, e.Hash(&one.Subject), answers[0].Hash)
+			asks = []engine.Ask{one, free, two}
+			require.NoError(t, takeN(t.Context(), e, 4, asks, answers))
+			require.Equal(t, []outcome{
+				{true, true, 4, 2, engine.FromLocal}, static, {true, false, 0, 1, engine.FromLocal},
+			}, outcomes(answers))
+			require.Equal(t, []rules.Status{{Remaining: 6, Full: 10, More: 6 * time.Second}}, answers[0].Statuses)
+			require.EqualValues(t, 6, left(t, e, one))
+			require.NoError(t, takeN(t.Context(), e, 0, asks, answers))
+			require.True(t, answers[2].Allowed)
+			require.NoError(t, takeN(t.Context(), e, 1, asks, answers))
+			require.NoError(t, takeN(t.Context(), e, 0, asks, answers))
+			require.True(t, answers[2].Allowed)
+			require.Zero(t, answers[2].RetryAfter)
 
-				asks[2].Failure = engine.FailClosed
-				require.ErrorIs(t, takeN(t.Context(), e, 1, asks, answers), engine.ErrUnavailable)
-				require.EqualValues(t, 5, left(t, e, one))
-			})
+			asks[2].Failure = engine.FailClosed
+			require.ErrorIs(t, takeN(t.Context(), e, 1, asks, answers), engine.ErrUnavailable)
+			require.EqualValues(t, 5, left(t, e, one))
 		})
 	}
 }

@@ -100,20 +100,18 @@ func TestCallersOfOneCallAreBannedForWhatTheirKeyLacks(t *testing.T) {
 		"both lack":              {1, 1, true},
 		"another key lacks more": {2, 0, false},
 	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, b *bench) {
-				e := b.start(t, b.client(t), engine.Config{Timeout: time.Second}, 0)
-				ban := bucket.NewBan(60_000, 3_600_000)
-				if row.other == 0 {
-					take(t, e, 1, ask("other", setOf(perHour(1))))
-					row.other = 1
-				}
-				b.together(t, e, 4, func() []engine.Ask {
-					own := ask("own", setOf(perHour(row.own), ban))
-					return []engine.Ask{own, ask("other", setOf(perHour(row.other)))}
-				})
-				require.Equal(t, row.banned, b.Mini.Exists("test:{own}:ban"))
+		inBubbleRun(t, name, func(t *testing.T, b *bench) {
+			e := b.start(t, b.client(t), engine.Config{Timeout: time.Second}, 0)
+			ban := bucket.NewBan(60_000, 3_600_000)
+			if row.other == 0 {
+				take(t, e, 1, ask("other", setOf(perHour(1))))
+				row.other = 1
+			}
+			b.together(t, e, 4, func() []engine.Ask {
+				own := ask("own", setOf(perHour(row.own), ban))
+				return []engine.Ask{own, ask("other", setOf(perHour(row.other)))}
 			})
+			require.Equal(t, row.banned, b.Mini.Exists("test:{own}:ban"))
 		})
 	}
 }
@@ -122,60 +120,58 @@ func TestCallersOfOneCallAreBannedForWhatTheirKeyLacks(t *testing.T) {
 // caller waits for the same slot.
 func TestACallerThatLeftAGroupLeavesNoSlot(t *testing.T) {
 	for _, levels := range []int{1, 2} {
-		t.Run(fmt.Sprint(levels, " levels"), func(t *testing.T) {
-			inBubble(t, func(t *testing.T, b *bench) {
-				rdb := b.client(t)
-				var scripts atomic.Int64
-				rdb.AddHook(testkit.EveryScript(func(send func() error) error {
-					switch scripts.Add(1) {
-					case 1:
-						time.Sleep(10 * time.Millisecond)
-					case 2: // the report overtakes it
-						time.Sleep(60 * time.Millisecond)
+		inBubbleRun(t, fmt.Sprint(levels, " levels"), func(t *testing.T, b *bench) {
+			rdb := b.client(t)
+			var scripts atomic.Int64
+			rdb.AddHook(testkit.EveryScript(func(send func() error) error {
+				switch scripts.Add(1) {
+				case 1:
+					time.Sleep(10 * time.Millisecond)
+				case 2: // the report overtakes it
+					time.Sleep(60 * time.Millisecond)
+				}
+				return send()
+			}))
+			e := b.start(t, rdb, engine.Config{Timeout: 200 * time.Millisecond}, 0)
+			asks := func() (all []engine.Ask) {
+				for i := range levels {
+					a := ask(fmt.Sprint("k", i), setOf(bucket.NewSlots(1)))
+					all = append(all, a)
+				}
+				return all
+			}
+			var callers sync.WaitGroup
+			for range 2 {
+				callers.Go(func() {
+					assert.NoError(t, takeN(t.Context(), e, 1, []engine.Ask{ask("x", setOf(perHour(100)))}, make([]engine.Answer, 1)))
+				})
+				synctest.Wait()
+			}
+			leaves, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
+			defer cancel()
+			answers := make([]engine.Answer, levels)
+			for _, ctx := range []context.Context{leaves, t.Context()} {
+				callers.Go(func() {
+					if ctx == leaves {
+						assert.ErrorIs(t, takeN(ctx, e, 1, asks(), make([]engine.Answer, levels)), context.DeadlineExceeded)
+					} else {
+						assert.NoError(t, takeN(ctx, e, 1, asks(), answers))
 					}
-					return send()
-				}))
-				e := b.start(t, rdb, engine.Config{Timeout: 200 * time.Millisecond}, 0)
-				asks := func() (all []engine.Ask) {
-					for i := range levels {
-						a := ask(fmt.Sprint("k", i), setOf(bucket.NewSlots(1)))
-						all = append(all, a)
-					}
-					return all
-				}
-				var callers sync.WaitGroup
-				for range 2 {
-					callers.Go(func() {
-						assert.NoError(t, takeN(t.Context(), e, 1, []engine.Ask{ask("x", setOf(perHour(100)))}, make([]engine.Answer, 1)))
-					})
-					synctest.Wait()
-				}
-				leaves, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
-				defer cancel()
-				answers := make([]engine.Answer, levels)
-				for _, ctx := range []context.Context{leaves, t.Context()} {
-					callers.Go(func() {
-						if ctx == leaves {
-							assert.ErrorIs(t, takeN(ctx, e, 1, asks(), make([]engine.Answer, levels)), context.DeadlineExceeded)
-						} else {
-							assert.NoError(t, takeN(ctx, e, 1, asks(), answers))
-						}
-					})
-					synctest.Wait()
-				}
-				callers.Wait()
-				time.Sleep(time.Second)
-				require.Equal(t, answers[levels-1].Allowed, e.Stats().Slots > 0)
-				for i := range answers {
-					charge := answers[i].Charge(&asks()[i])
-					e.Release(&charge)
-				}
-				time.Sleep(time.Second)
-				other := b.redis(t)
-				answers = make([]engine.Answer, levels)
-				require.NoError(t, takeN(t.Context(), other, 1, asks(), answers))
-				require.True(t, answers[levels-1].Allowed, "the slot is free")
-			})
+				})
+				synctest.Wait()
+			}
+			callers.Wait()
+			time.Sleep(time.Second)
+			require.Equal(t, answers[levels-1].Allowed, e.Stats().Slots > 0)
+			for i := range answers {
+				charge := answers[i].Charge(&asks()[i])
+				e.Release(&charge)
+			}
+			time.Sleep(time.Second)
+			other := b.redis(t)
+			answers = make([]engine.Answer, levels)
+			require.NoError(t, takeN(t.Context(), other, 1, asks(), answers))
+			require.True(t, answers[levels-1].Allowed, "the slot is free")
 		})
 	}
 }

@@ -244,27 +244,25 @@ func TestARequestHasOneDeadline(t *testing.T) {
 	} {
 		for _, failure := range []engine.Failure{engine.FailLocal, engine.FailOpen, engine.FailClosed} {
 			for _, first := range []bool{true, false} {
-				t.Run(fmt.Sprint(name, " ", failure, " ", first), func(t *testing.T) {
-					inBubble(t, func(t *testing.T, b *bench) {
-						e, q := start(b, t), engine.Queue{Length: 9, Wait: 70 * ms}
-						asks := func() (all []engine.Ask) {
-							for _, client := range []string{"k", "u"} {
-								one := failing(client, setOf(perHour(9), bucket.NewBan(1000, 1000), bucket.NewSlots(1)), failure)
-								all = append(all, one)
-							}
-							return all
+				inBubbleRun(t, fmt.Sprint(name, " ", failure, " ", first), func(t *testing.T, b *bench) {
+					e, q := start(b, t), engine.Queue{Length: 9, Wait: 70 * ms}
+					asks := func() (all []engine.Ask) {
+						for _, client := range []string{"k", "u"} {
+							one := failing(client, setOf(perHour(9), bucket.NewBan(1000, 1000), bucket.NewSlots(1)), failure)
+							all = append(all, one)
 						}
-						require.NoError(t, takeN(t.Context(), e, 1, asks(), make([]engine.Answer, 2)))
-						if !first {
-							_, _ = takes(t, e, asks(), q)
-						}
-						b.Delay.Store(int64(time.Second))
-						began := time.Now()
-						_ = takeInLine(t.Context(), e, 1, asks(), make([]engine.Answer, 2), q)
-						require.LessOrEqual(t, time.Since(began), q.Wait+timeout)
-						b.Delay.Store(0)
-						time.Sleep(3 * time.Second)
-					})
+						return all
+					}
+					require.NoError(t, takeN(t.Context(), e, 1, asks(), make([]engine.Answer, 2)))
+					if !first {
+						_, _ = takes(t, e, asks(), q)
+					}
+					b.Delay.Store(int64(time.Second))
+					began := time.Now()
+					_ = takeInLine(t.Context(), e, 1, asks(), make([]engine.Answer, 2), q)
+					require.LessOrEqual(t, time.Since(began), q.Wait+timeout)
+					b.Delay.Store(0)
+					time.Sleep(3 * time.Second)
 				})
 			}
 		}

@@ -31,34 +31,32 @@ func TestWhatIsTakenForACallerThatHasLeftIsGivenBack(t *testing.T) {
 			if !recalls && name != "a bucket" {
 				continue
 			}
-			t.Run(name+map[bool]string{true: ", given back", false: ", kept"}[recalls], func(t *testing.T) {
-				inBubble(t, func(t *testing.T, b *bench) {
-					e := b.redis(t)
-					asks := []engine.Ask{ask("k", setOf(row.resources...))}
-					if row.several {
-						asks = append(asks, ask("other", setOf(perHour(10))))
+			inBubbleRun(t, name+map[bool]string{true: ", given back", false: ", kept"}[recalls], func(t *testing.T, b *bench) {
+				e := b.redis(t)
+				asks := []engine.Ask{ask("k", setOf(row.resources...))}
+				if row.several {
+					asks = append(asks, ask("other", setOf(perHour(10))))
+				}
+				for i := range asks {
+					asks[i].Settles, asks[i].Recalls = true, recalls
+					require.EqualValues(t, 9, take(t, e, 1, asks[i]).Remaining)
+				}
+				want := int64(9)
+				for _, delay := range []*atomic.Int64{&b.Delay, &b.Late} {
+					delay.Store(int64(timeout / 2))
+					ctx, cancel := context.WithCancel(t.Context())
+					done := goes(func() error { return takeN(ctx, e, 2, asks, make([]engine.Answer, len(asks))) })
+					delay.Store(0) // a report of slots comes before the call
+					cancel()
+					require.ErrorIs(t, <-done, context.Canceled)
+					time.Sleep(2 * timeout)
+					if !recalls {
+						want -= 2
 					}
-					for i := range asks {
-						asks[i].Settles, asks[i].Recalls = true, recalls
-						require.EqualValues(t, 9, take(t, e, 1, asks[i]).Remaining)
+					for _, one := range asks {
+						require.Equal(t, want, left(t, e, one))
 					}
-					want := int64(9)
-					for _, delay := range []*atomic.Int64{&b.Delay, &b.Late} {
-						delay.Store(int64(timeout / 2))
-						ctx, cancel := context.WithCancel(t.Context())
-						done := goes(func() error { return takeN(ctx, e, 2, asks, make([]engine.Answer, len(asks))) })
-						delay.Store(0) // a report of slots comes before the call
-						cancel()
-						require.ErrorIs(t, <-done, context.Canceled)
-						time.Sleep(2 * timeout)
-						if !recalls {
-							want -= 2
-						}
-						for _, one := range asks {
-							require.Equal(t, want, left(t, e, one))
-						}
-					}
-				})
+				}
 			})
 		}
 	}
@@ -67,28 +65,26 @@ func TestWhatIsTakenForACallerThatHasLeftIsGivenBack(t *testing.T) {
 // TestALeasedCallerThatHasLeftTakesNothing, whether its call takes tokens ahead, which stay, or none.
 func TestALeasedCallerThatHasLeftTakesNothing(t *testing.T) {
 	for name, calls := range map[string]int{"alone": 0, "ahead": 5} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, b *bench) {
-				e, remaining := b.redis(t), map[string]int64{}
-				for _, key := range []string{"stays", "leaves"} {
-					one := leasing(key)
-					one.Recalls = true
-					sources(t, e, calls, one)
-					ctx, cancel := context.WithCancel(t.Context())
-					defer cancel()
-					b.Delay.Store(int64(timeout / 5))
-					done := goes(func() error { return takeN(ctx, e, 1, []engine.Ask{one}, make([]engine.Answer, 1)) })
-					if key == "leaves" {
-						cancel()
-						require.ErrorIs(t, <-done, context.Canceled)
-					}
-					time.Sleep(timeout)
-					b.Delay.Store(0)
-					remaining[key] = left(t, e, one)
+		inBubbleRun(t, name, func(t *testing.T, b *bench) {
+			e, remaining := b.redis(t), map[string]int64{}
+			for _, key := range []string{"stays", "leaves"} {
+				one := leasing(key)
+				one.Recalls = true
+				sources(t, e, calls, one)
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				b.Delay.Store(int64(timeout / 5))
+				done := goes(func() error { return takeN(ctx, e, 1, []engine.Ask{one}, make([]engine.Answer, 1)) })
+				if key == "leaves" {
+					cancel()
+					require.ErrorIs(t, <-done, context.Canceled)
 				}
-				require.Equal(t, remaining["stays"]+1, remaining["leaves"])
-				require.Equal(t, min(calls, 1)*2, e.Stats().Leases)
-			})
+				time.Sleep(timeout)
+				b.Delay.Store(0)
+				remaining[key] = left(t, e, one)
+			}
+			require.Equal(t, remaining["stays"]+1, remaining["leaves"])
+			require.Equal(t, min(calls, 1)*2, e.Stats().Leases)
 		})
 	}
 }

@@ -155,23 +155,21 @@ func TestEnginesThatEndAreNotCounted(t *testing.T) {
 		"closed": {func(_ *bench, e *engine.Engine) { e.Close() }, 0},
 		"dead":   {func(b *bench, e *engine.Engine) { b.Cut.Store(true); e.Close(); b.Cut.Store(false) }, inflight.Life},
 	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, b *bench) {
-				one, _ := b.counting(t, "test")
-				two, _ := b.counting(t, "test")
-				decides(t, one)
-				decides(t, two)
-				time.Sleep(replicaRenewal)
-				synctest.Wait()
-				require.Equal(t, 2, one.Stats().Replicas)
-				row.ends(b, two)
-				time.Sleep(replicaMemory - replicaRenewal)
-				require.Equal(t, 2, one.Stats().Replicas)
-				time.Sleep(row.kept + 2*replicaRenewal)
-				require.Equal(t, 1, one.Stats().Replicas)
-				one.Close()
-				require.NotContains(t, strings.Join(b.Mini.Keys(), " "), "replicas")
-			})
+		inBubbleRun(t, name, func(t *testing.T, b *bench) {
+			one, _ := b.counting(t, "test")
+			two, _ := b.counting(t, "test")
+			decides(t, one)
+			decides(t, two)
+			time.Sleep(replicaRenewal)
+			synctest.Wait()
+			require.Equal(t, 2, one.Stats().Replicas)
+			row.ends(b, two)
+			time.Sleep(replicaMemory - replicaRenewal)
+			require.Equal(t, 2, one.Stats().Replicas)
+			time.Sleep(row.kept + 2*replicaRenewal)
+			require.Equal(t, 1, one.Stats().Replicas)
+			one.Close()
+			require.NotContains(t, strings.Join(b.Mini.Keys(), " "), "replicas")
 		})
 	}
 }
@@ -286,38 +284,36 @@ func TestCountingDelaysNoDecision(t *testing.T) {
 // same share when there is another number.
 func TestAChangedNumberGivesNobodyTokens(t *testing.T) {
 	for _, others := range []int{1, 3} {
-		t.Run(fmt.Sprint(others, " more"), func(t *testing.T) {
-			inBubble(t, func(t *testing.T, b *bench) {
-				e, _ := b.counting(t, "test")
-				decides(t, e)
-				charge := func() (engine.Answer, engine.Ask) {
-					one := ask("charged", setOf(perHour(120)))
-					one.Failure, one.Settles = engine.FailLocal, true
-					answer := take(t, e, 10, one)
-					require.Equal(t, engine.FromLocal, answer.Source)
-					return answer, one
-				}
-				b.outage(t, e)
-				first, one := charge()
-				b.repair()
-				for range others {
-					other, _ := b.counting(t, "test")
-					decides(t, other)
-				}
-				time.Sleep(replicaRenewal)
-				synctest.Wait()
-				require.Equal(t, 1+others, e.Stats().Replicas)
-				b.outage(t, e)
-				before := time.Now()
-				second, _ := charge()
-				require.Empty(t, settle(t, e, 0, first.Charge(&one)))
-				looks := one
-				looks.Settles = false
-				left := take(t, e, 0, looks)
-				alone := time.Duration(10*(1+others)) * time.Hour / 120 // the second charge
-				require.InDelta(t, alone-time.Since(before), left.ResetAfter, float64(time.Second))
-				require.Positive(t, second.Remaining)
-			})
+		inBubbleRun(t, fmt.Sprint(others, " more"), func(t *testing.T, b *bench) {
+			e, _ := b.counting(t, "test")
+			decides(t, e)
+			charge := func() (engine.Answer, engine.Ask) {
+				one := ask("charged", setOf(perHour(120)))
+				one.Failure, one.Settles = engine.FailLocal, true
+				answer := take(t, e, 10, one)
+				require.Equal(t, engine.FromLocal, answer.Source)
+				return answer, one
+			}
+			b.outage(t, e)
+			first, one := charge()
+			b.repair()
+			for range others {
+				other, _ := b.counting(t, "test")
+				decides(t, other)
+			}
+			time.Sleep(replicaRenewal)
+			synctest.Wait()
+			require.Equal(t, 1+others, e.Stats().Replicas)
+			b.outage(t, e)
+			before := time.Now()
+			second, _ := charge()
+			require.Empty(t, settle(t, e, 0, first.Charge(&one)))
+			looks := one
+			looks.Settles = false
+			left := take(t, e, 0, looks)
+			alone := time.Duration(10*(1+others)) * time.Hour / 120 // the second charge
+			require.InDelta(t, alone-time.Since(before), left.ResetAfter, float64(time.Second))
+			require.Positive(t, second.Remaining)
 		})
 	}
 }

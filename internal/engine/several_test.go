@@ -175,19 +175,17 @@ func TestOneScriptDecidesOnSeveralAsks(t *testing.T) {
 		"slots":               {[]engine.Ask{slots, banned, other}, false, 1},
 		"the limits of a ban": {[]engine.Ask{limits, two}, false, 1},
 	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, b *bench) {
-				start := (*bench).redis
-				if row.turns {
-					start = (*bench).turns
-				}
-				e := start(b, t)
-				for range 2 { // the server knows the script by the second time
-					b.Sent.Store(0)
-					require.NoError(t, takeN(t.Context(), e, 1, row.asks, make([]engine.Answer, len(row.asks))))
-				}
-				require.Equal(t, row.scripts, b.Sent.Load())
-			})
+		inBubbleRun(t, name, func(t *testing.T, b *bench) {
+			start := (*bench).redis
+			if row.turns {
+				start = (*bench).turns
+			}
+			e := start(b, t)
+			for range 2 { // the server knows the script by the second time
+				b.Sent.Store(0)
+				require.NoError(t, takeN(t.Context(), e, 1, row.asks, make([]engine.Answer, len(row.asks))))
+			}
+			require.Equal(t, row.scripts, b.Sent.Load())
 		})
 	}
 }
@@ -198,39 +196,37 @@ func TestADenialOfSeveralAsksGivesBackWhatWasTaken(t *testing.T) {
 	for name, start := range map[string]func(*bench, testing.TB) *engine.Engine{
 		"in turn": (*bench).turns, "process": func(_ *bench, t testing.TB) *engine.Engine { return local(t) },
 	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, b *bench) {
-				e := start(b, t)
-				one := ask("one", setOf(perMinute(10), bucket.NewSlots(2)))
-				require.True(t, take(t, e, 0, one).Allowed)
-				held := one
-				held.Set = setOf(bucket.NewSlots(2))
-				take(t, e, 1, held)
-				two, three := ask("two", setOf(perMinute(2))), ask("three", setOf(perMinute(10)))
-				take(t, e, 1, two)
-				asks := []engine.Ask{one, ask("free", new(rules.Set)), two, three}
-				answers := make([]engine.Answer, 4)
-				answers[2].Statuses = make([]rules.Status, 1)
-				for round := range 2 { // the slot is given back too
-					require.NoError(t, takeN(t.Context(), e, 2, asks, answers))
-					// What the deny cache denies costs no call to look at the rest.
-					require.Equal(t, []bool{true, true, true, name == "process" || round == 0},
-						[]bool{answers[0].Decided, answers[1].Decided, answers[2].Decided, answers[3].Decided})
-					require.True(t, answers[0].Allowed)
-					require.False(t, answers[0].HasSlot())
-					require.Equal(t, []rules.Status{
-						{Remaining: 10, Full: 10, More: 6 * time.Second},
-						{Resource: 1, Remaining: 1, Full: 2, More: answers[0].Statuses[1].More},
-					}, answers[0].Statuses)
-					require.False(t, answers[2].Allowed)
-					require.Len(t, answers[2].Statuses, 1)
-					release(e, one, answers[0]) // nothing
-					require.Equal(t, 1, e.Stats().Slots)
-				}
-				require.EqualValues(t, 10, left(t, e, one))
-				require.EqualValues(t, 1, left(t, e, two))
-				require.EqualValues(t, 10, left(t, e, three))
-			})
+		inBubbleRun(t, name, func(t *testing.T, b *bench) {
+			e := start(b, t)
+			one := ask("one", setOf(perMinute(10), bucket.NewSlots(2)))
+			require.True(t, take(t, e, 0, one).Allowed)
+			held := one
+			held.Set = setOf(bucket.NewSlots(2))
+			take(t, e, 1, held)
+			two, three := ask("two", setOf(perMinute(2))), ask("three", setOf(perMinute(10)))
+			take(t, e, 1, two)
+			asks := []engine.Ask{one, ask("free", new(rules.Set)), two, three}
+			answers := make([]engine.Answer, 4)
+			answers[2].Statuses = make([]rules.Status, 1)
+			for round := range 2 { // the slot is given back too
+				require.NoError(t, takeN(t.Context(), e, 2, asks, answers))
+				// What the deny cache denies costs no call to look at the rest.
+				require.Equal(t, []bool{true, true, true, name == "process" || round == 0},
+					[]bool{answers[0].Decided, answers[1].Decided, answers[2].Decided, answers[3].Decided})
+				require.True(t, answers[0].Allowed)
+				require.False(t, answers[0].HasSlot())
+				require.Equal(t, []rules.Status{
+					{Remaining: 10, Full: 10, More: 6 * time.Second},
+					{Resource: 1, Remaining: 1, Full: 2, More: answers[0].Statuses[1].More},
+				}, answers[0].Statuses)
+				require.False(t, answers[2].Allowed)
+				require.Len(t, answers[2].Statuses, 1)
+				release(e, one, answers[0]) // nothing
+				require.Equal(t, 1, e.Stats().Slots)
+			}
+			require.EqualValues(t, 10, left(t, e, one))
+			require.EqualValues(t, 1, left(t, e, two))
+			require.EqualValues(t, 10, left(t, e, three))
 		})
 	}
 }
@@ -261,34 +257,32 @@ func TestAsksThatRedisRefusesTogetherAreAskedForOneByOne(t *testing.T) {
 		"it does not":                  {func(*bench) {}, engine.FailClosed, 4, 1},
 		"this process decides instead": {func(b *bench) { b.Cut.Store(true) }, engine.FailLocal, 3, 1},
 	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, b *bench) {
-				e := b.redis(t)
-				one := failing("one", setOf(perMinute(10)), row.failure)
-				two := failing("two", setOf(perMinute(10)), row.failure)
-				scripts := func() (int64, error) {
-					b.Sent.Store(0)
-					err := takeN(t.Context(), e, 1, []engine.Ask{one, two}, make([]engine.Answer, 2))
-					return b.Sent.Load(), err
-				}
-				for range 2 {
-					testkit.Must(scripts())
-				}
-				b.Mini.Del("test:{two}:m")
-				testkit.Must(b.Mini.Lpush("test:{two}:m", "foreign"))
-				b.Refused = func() { row.refused(b) }
-				n, err := scripts()
-				require.Equal(t, row.failure == engine.FailClosed, err != nil)
-				require.Equal(t, row.scripts, n)
-				b.Cut.Store(false)
-				b.Mini.Del("test:{two}:m")
-				time.Sleep(2 * time.Second)
-				n = testkit.Must(scripts())
-				require.Equal(t, row.next, n)
-				time.Sleep(time.Minute)
-				n = testkit.Must(scripts())
-				require.EqualValues(t, 1, n)
-			})
+		inBubbleRun(t, name, func(t *testing.T, b *bench) {
+			e := b.redis(t)
+			one := failing("one", setOf(perMinute(10)), row.failure)
+			two := failing("two", setOf(perMinute(10)), row.failure)
+			scripts := func() (int64, error) {
+				b.Sent.Store(0)
+				err := takeN(t.Context(), e, 1, []engine.Ask{one, two}, make([]engine.Answer, 2))
+				return b.Sent.Load(), err
+			}
+			for range 2 {
+				testkit.Must(scripts())
+			}
+			b.Mini.Del("test:{two}:m")
+			testkit.Must(b.Mini.Lpush("test:{two}:m", "foreign"))
+			b.Refused = func() { row.refused(b) }
+			n, err := scripts()
+			require.Equal(t, row.failure == engine.FailClosed, err != nil)
+			require.Equal(t, row.scripts, n)
+			b.Cut.Store(false)
+			b.Mini.Del("test:{two}:m")
+			time.Sleep(2 * time.Second)
+			n = testkit.Must(scripts())
+			require.Equal(t, row.next, n)
+			time.Sleep(time.Minute)
+			n = testkit.Must(scripts())
+			require.EqualValues(t, 1, n)
 		})
 	}
 }

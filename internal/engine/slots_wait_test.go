@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -12,6 +11,7 @@ import (
 	"github.com/ginlimit/ginlimit/internal/bucket"
 	"github.com/ginlimit/ginlimit/internal/engine"
 	"github.com/ginlimit/ginlimit/internal/rules"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // takeQueued takes n tokens of one Ask, and a slot if it has any.
@@ -151,19 +151,17 @@ func TestACallerLooksForTheSlotsOfOtherProcesses(t *testing.T) {
 		"before it leaves": {141 * ms, 170 * ms, 160 * ms},
 		"too late":         {161 * ms, 170 * ms, 170 * ms},
 	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, b *bench) {
-				e, other, one := b.redis(t), b.redis(t), acquiring("k", 1)
-				held := take(t, other, 1, one)
-				start := time.Now()
-				var answer engine.Answer
-				done := queued(t.Context(), e, one, &answer, 1, row.wait)
-				time.Sleep(row.released)
-				release(other, one, held)
-				require.NoError(t, <-done)
-				require.Equal(t, row.after, time.Since(start))
-				require.Equal(t, name != "too late", answer.HasSlot())
-			})
+		inBubbleRun(t, name, func(t *testing.T, b *bench) {
+			e, other, one := b.redis(t), b.redis(t), acquiring("k", 1)
+			held := take(t, other, 1, one)
+			start := time.Now()
+			var answer engine.Answer
+			done := queued(t.Context(), e, one, &answer, 1, row.wait)
+			time.Sleep(row.released)
+			release(other, one, held)
+			require.NoError(t, <-done)
+			require.Equal(t, row.after, time.Since(start))
+			require.Equal(t, name != "too late", answer.HasSlot())
 		})
 	}
 }
@@ -187,38 +185,35 @@ func TestManyCallersLookMoreSeldom(t *testing.T) {
 		"a last look":     {100, 10 * ms, 240 * ms, 190 * ms},
 		"none after that": {100, 200 * ms, 240 * ms, 240 * ms},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				e := local(t)
-				for round := range 2 {
-					start, last := time.Now(), row.callers-1 // for whom all others wait already
-					answers, done := make([]engine.Answer, row.callers), make([]<-chan error, row.callers)
-					var one engine.Ask
-					for i := range row.callers {
-						one = twoTokens(fmt.Sprint(round, " ", i))
-						take(t, e, 1, one)
-						done[i] = queued(t.Context(), e, one, &answers[i], 1, row.wait)
-					}
-					time.Sleep(row.gone)
-					one = scoped(one, rules.Tokens)
+		testkit.RunSynctest(t, name, func(t *testing.T) {
+			e := local(t)
+			for round := range 2 {
+				start, last := time.Now(), row.callers-1 // for whom all others wait already
+				answers, done := make([]engine.Answer, row.callers), make([]<-chan error, row.callers)
+				var one engine.Ask
+				for i := range row.callers {
+					one = twoTokens(fmt.Sprint(round, " ", i))
 					take(t, e, 1, one)
-					require.NoError(t, <-done[last])
-					require.Equal(t, row.noticed, time.Since(start))
-					require.False(t, answers[last].Allowed)
-					for i := range done[:last] {
-						require.NoError(t, <-done[i])
-					}
+					done[i] = queued(t.Context(), e, one, &answers[i], 1, row.wait)
 				}
-				alone := twoTokens("alone")
-				take(t, e, 1, alone)
-				start := time.Now()
-				looks := queued(t.Context(), e, alone, new(engine.Answer), 1, time.Second)
-				alone = scoped(alone, rules.Tokens)
-				take(t, e, 1, alone)
-				require.NoError(t, <-looks)
-				require.Equal(t, 100*ms, time.Since(start), "nobody else looks any more")
-			})
+				time.Sleep(row.gone)
+				one = scoped(one, rules.Tokens)
+				take(t, e, 1, one)
+				require.NoError(t, <-done[last])
+				require.Equal(t, row.noticed, time.Since(start))
+				require.False(t, answers[last].Allowed)
+				for i := range done[:last] {
+					require.NoError(t, <-done[i])
+				}
+			}
+			alone := twoTokens("alone")
+			take(t, e, 1, alone)
+			start := time.Now()
+			looks := queued(t.Context(), e, alone, new(engine.Answer), 1, time.Second)
+			alone = scoped(alone, rules.Tokens)
+			take(t, e, 1, alone)
+			require.NoError(t, <-looks)
+			require.Equal(t, 100*ms, time.Since(start), "nobody else looks any more")
 		})
 	}
 }

@@ -157,19 +157,17 @@ func TestCallersWhoWaitForOtherTokensHaveAQueueOfTheirOwn(t *testing.T) {
 		"another client":      {func(a *engine.Ask) { a.Client = "other" }, 0},
 		"another description": {func(a *engine.Ask) { a.Report = rules.ReportNone }, 66 * time.Second},
 	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, b *bench) {
-				e := local(t)
-				one := ask("k", setOf(perMinute(10)))
-				take(t, e, 10, one)
-				first := waits(t.Context(), e, 10, one, new(engine.Answer))
-				second := one
-				row.change(&second)
-				start := time.Now()
-				require.NoError(t, waitN(t.Context(), e, 1, &second, new(engine.Answer)))
-				require.Equal(t, row.after, time.Since(start))
-				require.NoError(t, <-first)
-			})
+		inBubbleRun(t, name, func(t *testing.T, b *bench) {
+			e := local(t)
+			one := ask("k", setOf(perMinute(10)))
+			take(t, e, 10, one)
+			first := waits(t.Context(), e, 10, one, new(engine.Answer))
+			second := one
+			row.change(&second)
+			start := time.Now()
+			require.NoError(t, waitN(t.Context(), e, 1, &second, new(engine.Answer)))
+			require.Equal(t, row.after, time.Since(start))
+			require.NoError(t, <-first)
 		})
 	}
 }
@@ -252,23 +250,21 @@ func TestAChangeAfterATryWakesWhoIsNotInTheLineYet(t *testing.T) {
 		"queue":           {[]bucket.Bucket{perHour(1)}, q},
 		"queue for slots": {[]bucket.Bucket{bucket.NewSlots(1)}, q},
 	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, b *bench) {
-				e, one := b.redis(t), ask("k", setOf(row.lacks...))
-				held := take(t, e, 1, one)
-				b.Late.Store(int64(20 * ms))
-				start := time.Now()
-				waits := goes(func() error {
-					return takeInLine(t.Context(), e, 1, []engine.Ask{one}, make([]engine.Answer, 1), row.queue)
-				})
-				b.Late.Store(0)
-				time.Sleep(10 * ms) // it is denied by now, and does not know
-				release(e, one, held)
-				require.NoError(t, e.Refund(t.Context(), 1, &one))
-				require.Less(t, time.Since(start), 20*ms)
-				require.NoError(t, <-waits)
-				require.Equal(t, 20*ms, time.Since(start))
+		inBubbleRun(t, name, func(t *testing.T, b *bench) {
+			e, one := b.redis(t), ask("k", setOf(row.lacks...))
+			held := take(t, e, 1, one)
+			b.Late.Store(int64(20 * ms))
+			start := time.Now()
+			waits := goes(func() error {
+				return takeInLine(t.Context(), e, 1, []engine.Ask{one}, make([]engine.Answer, 1), row.queue)
 			})
+			b.Late.Store(0)
+			time.Sleep(10 * ms) // it is denied by now, and does not know
+			release(e, one, held)
+			require.NoError(t, e.Refund(t.Context(), 1, &one))
+			require.Less(t, time.Since(start), 20*ms)
+			require.NoError(t, <-waits)
+			require.Equal(t, 20*ms, time.Since(start))
 		})
 	}
 }

@@ -222,15 +222,13 @@ func TestWhatACallTakesAhead(t *testing.T) {
 			f.want(9)
 		}, 1, 9, 0},
 	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T) {
-				f := newFixture(t)
-				row.prepare(f)
-				trip := f.cache.Begin(f.s, f.life, 1, row.n)
-				require.Equal(t, bucket.Op{Charges: 1, N: row.n, Ahead: row.ahead, Held: row.held}, trip.Op())
-				require.Equal(t, row.ahead+row.held > 0, trip.TakesAhead())
-				require.Nil(t, trip.Other())
-			})
+		inBubbleRun(t, name, func(t *testing.T) {
+			f := newFixture(t)
+			row.prepare(f)
+			trip := f.cache.Begin(f.s, f.life, 1, row.n)
+			require.Equal(t, bucket.Op{Charges: 1, N: row.n, Ahead: row.ahead, Held: row.held}, trip.Op())
+			require.Equal(t, row.ahead+row.held > 0, trip.TakesAhead())
+			require.Nil(t, trip.Other())
 		})
 	}
 }
@@ -272,21 +270,19 @@ func TestWhatACallLeases(t *testing.T) {
 		"others hold too many":                {800, 130, 0, false},
 		"both have less":                      {6, 95, 3, true},
 	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T) {
-				f := newFixture(t)
-				f.want(11)
-				f.level, f.lent = 800-row.left, row.lent
-				trip := f.cache.Begin(f.s, f.life, 3, 1)
-				require.EqualValues(t, 9, trip.Op().Ahead)
-				short := f.end(&trip)
-				require.Equal(t, row.leased, f.leased())
-				require.Equal(t, row.short, short != nil)
-				if row.short {
-					require.Equal(t, f.level, short[0].Level, "the states after the call")
-				}
-				require.Empty(t, f.returns())
-			})
+		inBubbleRun(t, name, func(t *testing.T) {
+			f := newFixture(t)
+			f.want(11)
+			f.level, f.lent = 800-row.left, row.lent
+			trip := f.cache.Begin(f.s, f.life, 3, 1)
+			require.EqualValues(t, 9, trip.Op().Ahead)
+			short := f.end(&trip)
+			require.Equal(t, row.leased, f.leased())
+			require.Equal(t, row.short, short != nil)
+			if row.short {
+				require.Equal(t, f.level, short[0].Level, "the states after the call")
+			}
+			require.Empty(t, f.returns())
 		})
 	}
 }
@@ -308,21 +304,19 @@ func TestWhatIsHeldForLonger(t *testing.T) {
 		"some have been used":         {0, 80, 15, 5, 0},
 		"none, and some used by then": {0, 100, 15, 5, 0},
 	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T) {
-				f := newFixture(t)
-				f.lend(20)
-				f.want(30)
-				trip := f.begin()
-				require.Equal(t, bucket.Op{Charges: 1, N: 1, Ahead: 10, Held: 20}, trip.Op())
-				if row.used > 0 {
-					require.True(t, f.take(row.used))
-				}
-				f.level, f.lent = row.level, row.lent
-				f.end(trip)
-				require.Equal(t, row.leased, f.leased())
-				require.Equal(t, row.given, f.given())
-			})
+		inBubbleRun(t, name, func(t *testing.T) {
+			f := newFixture(t)
+			f.lend(20)
+			f.want(30)
+			trip := f.begin()
+			require.Equal(t, bucket.Op{Charges: 1, N: 1, Ahead: 10, Held: 20}, trip.Op())
+			if row.used > 0 {
+				require.True(t, f.take(row.used))
+			}
+			f.level, f.lent = row.level, row.lent
+			f.end(trip)
+			require.Equal(t, row.leased, f.leased())
+			require.Equal(t, row.given, f.given())
 		})
 	}
 }

@@ -27,6 +27,11 @@ type bubble struct {
 	ctx  atomic.Pointer[context.Context] // of the last pipeline
 }
 
+func inBubbleRun(t *testing.T, name string, test func(t *testing.T, b *bubble)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) { inBubble(t, test) })
+}
+
 // inBubble runs a test in a bubble with a Redis.
 func inBubble(t *testing.T, test func(t *testing.T, b *bubble)) {
 	t.Helper()
@@ -210,23 +215,21 @@ func TestWhenTheSourceIsAsked(t *testing.T) {
 		"unknown before": {nothing, plan[string]{err: errUnknown}, past, nil,
 			plan[string]{value: "source", stored: true}, recheck, true},
 	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, b *bubble) {
-				c := b.process(func(context.Context, string) (string, error) { return "source", row.err })
-				row.redis(b)
-				cached := row.cached
-				cached.ends = time.Now().Add(row.ends)
-				got, queried := c.resolve(t.Context(), "c", key, &cached)
-				require.Equal(t, row.queried, queried)
-				require.Equal(t, row.until, time.Until(got.until))
-				require.Empty(t, c.queries)
-				if queried {
-					require.Equal(t, life, time.Until(got.ends))
-					got.token = ""
-				}
-				got.until, got.ends = time.Time{}, time.Time{}
-				require.Equal(t, row.want, *got)
-			})
+		inBubbleRun(t, name, func(t *testing.T, b *bubble) {
+			c := b.process(func(context.Context, string) (string, error) { return "source", row.err })
+			row.redis(b)
+			cached := row.cached
+			cached.ends = time.Now().Add(row.ends)
+			got, queried := c.resolve(t.Context(), "c", key, &cached)
+			require.Equal(t, row.queried, queried)
+			require.Equal(t, row.until, time.Until(got.until))
+			require.Empty(t, c.queries)
+			if queried {
+				require.Equal(t, life, time.Until(got.ends))
+				got.token = ""
+			}
+			got.until, got.ends = time.Time{}, time.Time{}
+			require.Equal(t, row.want, *got)
 		})
 	}
 }

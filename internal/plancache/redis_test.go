@@ -153,32 +153,30 @@ func TestCallsHaveTheValuesOfTheCaller(t *testing.T) {
 // with Redis' plan.
 func TestOutagesOfRedis(t *testing.T) {
 	for name, denies := range map[string]bool{"late": false, "denies": true} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, b *bubble) {
-				set := func(lost bool) {
-					if b.late.Store(lost && !denies); denies {
-						b.mini.SetError(map[bool]string{true: "OOM command not allowed"}[lost])
-					}
+		inBubbleRun(t, name, func(t *testing.T, b *bubble) {
+			set := func(lost bool) {
+				if b.late.Store(lost && !denies); denies {
+					b.mini.SetError(map[bool]string{true: "OOM command not allowed"}[lost])
 				}
-				d := newDatabase("a")
-				here, elsewhere := b.process(d.query), b.process(d.query)
-				set(true)
-				begin := time.Now()
+			}
+			d := newDatabase("a")
+			here, elsewhere := b.process(d.query), b.process(d.query)
+			set(true)
+			begin := time.Now()
+			has(t, here, "c", "a")
+			for time.Sleep(30 * time.Second); time.Since(begin) < 2*life; time.Sleep(time.Minute) {
 				has(t, here, "c", "a")
-				for time.Sleep(30 * time.Second); time.Since(begin) < 2*life; time.Sleep(time.Minute) {
-					has(t, here, "c", "a")
-					synctest.Wait() // it may be used before the source has answered
-					require.EqualValues(t, 1+int64(time.Since(begin)/life), d.queried.Load())
-				}
-				set(false)
-				d.set("b", nil)
-				time.Sleep(30 * time.Second)
-				require.NoError(t, elsewhere.Invalidate(t.Context(), "c"))
-				has(t, here, "c", "b")
-				require.EqualValues(t, 3, d.queried.Load())
-				has(t, b.process(d.query), "c", "b")
-				require.EqualValues(t, 3, d.queried.Load())
-			})
+				synctest.Wait() // it may be used before the source has answered
+				require.EqualValues(t, 1+int64(time.Since(begin)/life), d.queried.Load())
+			}
+			set(false)
+			d.set("b", nil)
+			time.Sleep(30 * time.Second)
+			require.NoError(t, elsewhere.Invalidate(t.Context(), "c"))
+			has(t, here, "c", "b")
+			require.EqualValues(t, 3, d.queried.Load())
+			has(t, b.process(d.query), "c", "b")
+			require.EqualValues(t, 3, d.queried.Load())
 		})
 	}
 }

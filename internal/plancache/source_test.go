@@ -204,25 +204,23 @@ func TestReasons(t *testing.T) {
 // TestFunctionsThatDoNotReturn, of the source and of the logger.
 func TestFunctionsThatDoNotReturn(t *testing.T) {
 	for name, end := range map[string]func(){"panic": func() { panic("fault") }, "goexit": runtime.Goexit} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, b *bubble) {
-				var ends atomic.Bool
-				ends.Store(true)
-				c := b.process(func(context.Context, string) (string, error) {
-					if ends.Load() {
-						end()
-					}
-					return "a", nil
-				})
-				c.health.log = slog.New(endingHandler{end: end})
-				for range 3 {
-					fails(t, c, "c", errFailed)
-					time.Sleep(recheck)
+		inBubbleRun(t, name, func(t *testing.T, b *bubble) {
+			var ends atomic.Bool
+			ends.Store(true)
+			c := b.process(func(context.Context, string) (string, error) {
+				if ends.Load() {
+					end()
 				}
-				require.Empty(t, c.queries)
-				ends.Store(false)
-				has(t, c, "c", "a")
+				return "a", nil
 			})
+			c.health.log = slog.New(endingHandler{end: end})
+			for range 3 {
+				fails(t, c, "c", errFailed)
+				time.Sleep(recheck)
+			}
+			require.Empty(t, c.queries)
+			ends.Store(false)
+			has(t, c, "c", "a")
 		})
 	}
 }

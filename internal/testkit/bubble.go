@@ -34,6 +34,24 @@ func InBubble(t *testing.T, test func(t *testing.T, b *Bubble)) {
 	})
 }
 
+// RunInBubble is [InBubble] of a subtest.
+func RunInBubble(t *testing.T, name string, test func(t *testing.T, b *Bubble)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) {
+		t.Parallel()
+		InBubble(t, test)
+	})
+}
+
+// RunSynctest runs a subtest in a bubble.
+func RunSynctest(t *testing.T, name string, test func(t *testing.T)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, test)
+	})
+}
+
 // Dial is the Dialer of a client in the bubble.
 func (b *Bubble) Dial(context.Context, string, string) (net.Conn, error) { return b.Mini.Dial() }
 

@@ -64,6 +64,12 @@ func OnLeaseBench(t *testing.T, test func(t *testing.T, b *LeaseBench)) {
 	})
 }
 
+// RunOnLeaseBench is [OnLeaseBench] of a subtest.
+func RunOnLeaseBench(t *testing.T, name string, test func(t *testing.T, b *LeaseBench)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) { OnLeaseBench(t, test) })
+}
+
 // Advance lets time pass for the process and for Redis.
 func (b *LeaseBench) Advance(d time.Duration) {
 	time.Sleep(d)

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
@@ -40,22 +39,19 @@ func TestReplicasShareTheLimit(t *testing.T) {
 		{ginlimit.PerHour(5), 100, 1, time.Hour},                      // at least one an hour
 		{ginlimit.PerHour(5), math.MaxInt, 1, time.Hour},
 	} {
-		t.Run(fmt.Sprintf("%s among %d", c.limit, c.replicas), func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				limiter := testkit.WithoutRedis(t, ginlimit.WithReplicas(c.replicas))
-				for want := c.admitted - 1; want >= 0; want-- {
-					r := testkit.Must(limiter.Allow(t.Context(), "k", c.limit))
-					require.True(t, r.Allowed)
-					require.Equal(t, 1, r.Granted)
-					require.Equal(t, want, r.Remaining)
-					require.Equal(t, c.limit, r.Limit, "told as it was given")
-					require.Equal(t, ginlimit.FromLocal, r.Source)
-				}
+		testkit.RunSynctest(t, fmt.Sprintf("%s among %d", c.limit, c.replicas), func(t *testing.T) {
+			limiter := testkit.WithoutRedis(t, ginlimit.WithReplicas(c.replicas))
+			for want := c.admitted - 1; want >= 0; want-- {
 				r := testkit.Must(limiter.Allow(t.Context(), "k", c.limit))
-				require.False(t, r.Allowed)
-				require.Equal(t, c.next, r.RetryAfter)
-			})
+				require.True(t, r.Allowed)
+				require.Equal(t, 1, r.Granted)
+				require.Equal(t, want, r.Remaining)
+				require.Equal(t, c.limit, r.Limit, "told as it was given")
+				require.Equal(t, ginlimit.FromLocal, r.Source)
+			}
+			r := testkit.Must(limiter.Allow(t.Context(), "k", c.limit))
+			require.False(t, r.Allowed)
+			require.Equal(t, c.next, r.RetryAfter)
 		})
 	}
 }
@@ -92,27 +88,24 @@ func TestAnswersWithoutRedis(t *testing.T) {
 			map[string]string{"X-Ratelimit-Remaining": "7", "X-Ratelimit-Reset": "450"}},
 		{ginlimit.FailClosed, []int{503, 503, 503}, nil},
 	} {
-		t.Run(c.failure.String(), func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				limiter := testkit.WithoutRedis(t, ginlimit.WithReplicas(4))
-				r := testkit.Serve(limiter.Handler("8/h", ginlimit.PerHour(8), ginlimit.WithFailureMode(c.failure)))
-				for i, code := range c.codes {
-					rec := testkit.Get(r, "/")
-					require.Equal(t, code, rec.Code)
-					if i == 0 && c.first != nil {
-						want := degraded.Clone()
-						for name, value := range c.first {
-							want.Set(name, value)
-						}
-						assert.Equal(t, want, rec.Header())
+		testkit.RunSynctest(t, c.failure.String(), func(t *testing.T) {
+			limiter := testkit.WithoutRedis(t, ginlimit.WithReplicas(4))
+			r := testkit.Serve(limiter.Handler("8/h", ginlimit.PerHour(8), ginlimit.WithFailureMode(c.failure)))
+			for i, code := range c.codes {
+				rec := testkit.Get(r, "/")
+				require.Equal(t, code, rec.Code)
+				if i == 0 && c.first != nil {
+					want := degraded.Clone()
+					for name, value := range c.first {
+						want.Set(name, value)
 					}
-					if code == http.StatusTooManyRequests {
-						assert.Equal(t, "degraded", rec.Header().Get("X-RateLimit-Status"))
-						assert.Equal(t, "1800", rec.Header().Get("Retry-After"))
-					}
+					assert.Equal(t, want, rec.Header())
 				}
-			})
+				if code == http.StatusTooManyRequests {
+					assert.Equal(t, "degraded", rec.Header().Get("X-RateLimit-Status"))
+					assert.Equal(t, "1800", rec.Header().Get("Retry-After"))
+				}
+			}
 		})
 	}
 	t.Run("a local limiter has lost nothing", func(t *testing.T) {
@@ -179,16 +172,13 @@ func TestCauseOfTheOutageIsLogged(t *testing.T) {
 				Dialer: testkit.RefuseConnection})
 		}, refused},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				rdb := row.rdb()
-				defer time.Sleep(time.Minute) // until go-redis' own goroutines have ended
-				defer rdb.Close()
-				limiter, log := testkit.LoggedLimiter(t, rdb, ginlimit.WithTimeout(ginlimit.DefaultTimeout))
-				testkit.UntilLogged(t, limiter, log, "circuit breaker open")
-				require.Contains(t, log.String(), row.cause)
-			})
+		testkit.RunSynctest(t, name, func(t *testing.T) {
+			rdb := row.rdb()
+			defer time.Sleep(time.Minute) // until go-redis' own goroutines have ended
+			defer rdb.Close()
+			limiter, log := testkit.LoggedLimiter(t, rdb, ginlimit.WithTimeout(ginlimit.DefaultTimeout))
+			testkit.UntilLogged(t, limiter, log, "circuit breaker open")
+			require.Contains(t, log.String(), row.cause)
 		})
 	}
 }
@@ -200,69 +190,66 @@ func TestFirstDecisionsAreOfADeadNode(t *testing.T) {
 	t.Parallel()
 	const dead, alive = "192.0.2.1:6379", "192.0.2.2:6379"
 	for _, ring := range []bool{false, true} {
-		t.Run(fmt.Sprintf("ring %t", ring), func(t *testing.T) {
-			t.Parallel()
-			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-				var mended atomic.Bool
-				dial := func(ctx context.Context, network, addr string) (net.Conn, error) {
-					if addr == dead && !(ring && mended.Load()) {
-						return testkit.RefuseConnection(ctx, network, addr)
-					}
-					return b.Dial(ctx, network, addr)
+		testkit.RunInBubble(t, fmt.Sprintf("ring %t", ring), func(t *testing.T, b *testkit.Bubble) {
+			var mended atomic.Bool
+			dial := func(ctx context.Context, network, addr string) (net.Conn, error) {
+				if addr == dead && !(ring && mended.Load()) {
+					return testkit.RefuseConnection(ctx, network, addr)
 				}
-				slots := func(context.Context) ([]redis.ClusterSlot, error) {
-					first := dead
-					if mended.Load() {
-						first = alive
-					}
-					return []redis.ClusterSlot{
-						{Start: 0, End: 8191, Nodes: []redis.ClusterNode{{Addr: first}}},
-						{Start: 8192, End: 16383, Nodes: []redis.ClusterNode{{Addr: alive}}},
-					}, nil
+				return b.Dial(ctx, network, addr)
+			}
+			slots := func(context.Context) ([]redis.ClusterSlot, error) {
+				first := dead
+				if mended.Load() {
+					first = alive
 				}
-				var rdb redis.UniversalClient
-				var nodeOf func(key string) (*redis.Client, error)
-				if ring {
-					shards := redis.NewRing(&redis.RingOptions{
-						Addrs: map[string]string{"a": dead,
-							"b": alive}, Dialer: dial, HeartbeatFn: func(context.Context, *redis.Client) bool { return true },
-					})
-					rdb, nodeOf = shards, shards.GetShardClientForKey
-				} else {
-					nodes := redis.NewClusterClient(&redis.ClusterOptions{Dialer: dial, ClusterSlots: slots})
-					rdb, nodeOf = nodes, func(key string) (*redis.Client, error) { return nodes.MasterForKey(t.Context(), key) }
-				}
-				defer rdb.Close()
-				limiter, log := testkit.LoggedLimiter(t, rdb, ginlimit.WithTimeout(ginlimit.DefaultTimeout))
-				limit := ginlimit.PerHour(1000)
-				keyOf := func(addr string) string {
-					for i := 0; ; i++ {
-						key := fmt.Sprint("client ", i)
-						node := testkit.Must(nodeOf(testkit.RedisKey(key, limit)))
-						if node.Options().Addr == addr {
-							return key
-						}
+				return []redis.ClusterSlot{
+					{Start: 0, End: 8191, Nodes: []redis.ClusterNode{{Addr: first}}},
+					{Start: 8192, End: 16383, Nodes: []redis.ClusterNode{{Addr: alive}}},
+				}, nil
+			}
+			var rdb redis.UniversalClient
+			var nodeOf func(key string) (*redis.Client, error)
+			if ring {
+				shards := redis.NewRing(&redis.RingOptions{
+					Addrs: map[string]string{"a": dead,
+						"b": alive}, Dialer: dial, HeartbeatFn: func(context.Context, *redis.Client) bool { return true },
+				})
+				rdb, nodeOf = shards, shards.GetShardClientForKey
+			} else {
+				nodes := redis.NewClusterClient(&redis.ClusterOptions{Dialer: dial, ClusterSlots: slots})
+				rdb, nodeOf = nodes, func(key string) (*redis.Client, error) { return nodes.MasterForKey(t.Context(), key) }
+			}
+			defer rdb.Close()
+			limiter, log := testkit.LoggedLimiter(t, rdb, ginlimit.WithTimeout(ginlimit.DefaultTimeout))
+			limit := ginlimit.PerHour(1000)
+			keyOf := func(addr string) string {
+				for i := 0; ; i++ {
+					key := fmt.Sprint("client ", i)
+					node := testkit.Must(nodeOf(testkit.RedisKey(key, limit)))
+					if node.Options().Addr == addr {
+						return key
 					}
 				}
-				decides := func(key string) func() bool {
-					return func() bool {
-						_, err := limiter.Allow(t.Context(), key, limit)
-						return err == nil
-					}
+			}
+			decides := func(key string) func() bool {
+				return func() bool {
+					_, err := limiter.Allow(t.Context(), key, limit)
+					return err == nil
 				}
-				lost, other := decides(keyOf(dead)), decides(keyOf(alive))
-				for !strings.Contains(log.String(), "circuit breaker open") {
-					require.False(t, lost())
-					time.Sleep(10 * time.Millisecond)
-				}
-				start := time.Now()
-				require.True(t, testkit.BecomesTrue(t.Context().Done(), other))
-				require.LessOrEqual(t, time.Since(start), time.Second)
-				mended.Store(true)
-				start = time.Now()
-				require.True(t, testkit.BecomesTrue(t.Context().Done(), lost))
-				require.LessOrEqual(t, time.Since(start), time.Second)
-			})
+			}
+			lost, other := decides(keyOf(dead)), decides(keyOf(alive))
+			for !strings.Contains(log.String(), "circuit breaker open") {
+				require.False(t, lost())
+				time.Sleep(10 * time.Millisecond)
+			}
+			start := time.Now()
+			require.True(t, testkit.BecomesTrue(t.Context().Done(), other))
+			require.LessOrEqual(t, time.Since(start), time.Second)
+			mended.Store(true)
+			start = time.Now()
+			require.True(t, testkit.BecomesTrue(t.Context().Done(), lost))
+			require.LessOrEqual(t, time.Since(start), time.Second)
 		})
 	}
 }

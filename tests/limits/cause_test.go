@@ -236,24 +236,21 @@ func TestAFullQueueIsACause(t *testing.T) {
 func TestEventHasTheCause(t *testing.T) {
 	t.Parallel()
 	for name, row := range denials() {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				var denied []ginlimit.Event
-				l := testkit.NewLocal(t, ginlimit.WithObserver(func(_ context.Context, e ginlimit.Event) {
-					if e.Outcome == ginlimit.OutcomeDenied {
-						denied = append(denied, e)
-						return
-					}
-					assert.Equal(t, ginlimit.OutcomeAllowed, e.Outcome)
-					assert.Zero(t, e.Cause)
-				}))
-				row.wants(t, l, "api")
-				require.NotEmpty(t, denied)
-				require.Equal(t, row.cause, denied[len(denied)-1].Cause)
-				require.Equal(t, "api", denied[len(denied)-1].Name, "of the policy")
-				require.False(t, denied[len(denied)-1].Allowed)
-			})
+		testkit.RunSynctest(t, name, func(t *testing.T) {
+			var denied []ginlimit.Event
+			l := testkit.NewLocal(t, ginlimit.WithObserver(func(_ context.Context, e ginlimit.Event) {
+				if e.Outcome == ginlimit.OutcomeDenied {
+					denied = append(denied, e)
+					return
+				}
+				assert.Equal(t, ginlimit.OutcomeAllowed, e.Outcome)
+				assert.Zero(t, e.Cause)
+			}))
+			row.wants(t, l, "api")
+			require.NotEmpty(t, denied)
+			require.Equal(t, row.cause, denied[len(denied)-1].Cause)
+			require.Equal(t, "api", denied[len(denied)-1].Name, "of the policy")
+			require.False(t, denied[len(denied)-1].Allowed)
 		})
 	}
 }
@@ -271,17 +268,14 @@ func TestRememberedDenialKeepsItsCause(t *testing.T) {
 		"of a quota": {opts{ginlimit.PerCalendar(1, ginlimit.CalendarDay(nil))},
 			ginlimit.CauseRate},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-				p := testkit.NewPolicy(t, testkit.NewLimiter(t, b.Redis, testkit.RemembersDenials()), "api", row.opts...)
-				takes(1)(t, p)
-				for _, source := range []ginlimit.Source{ginlimit.FromRedis, ginlimit.FromCache} {
-					r := takes(1)(t, p)
-					require.Equal(t, source, r.Source)
-					require.Equal(t, row.want, r.Cause)
-				}
-			})
+		testkit.RunInBubble(t, name, func(t *testing.T, b *testkit.Bubble) {
+			p := testkit.NewPolicy(t, testkit.NewLimiter(t, b.Redis, testkit.RemembersDenials()), "api", row.opts...)
+			takes(1)(t, p)
+			for _, source := range []ginlimit.Source{ginlimit.FromRedis, ginlimit.FromCache} {
+				r := takes(1)(t, p)
+				require.Equal(t, source, r.Source)
+				require.Equal(t, row.want, r.Cause)
+			}
 		})
 	}
 }

@@ -37,26 +37,23 @@ func impatientTrace(seed uint64, length int) []testkit.Step {
 func TestTraceEqualsModelWithDenyCache(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(4) {
-		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
-			t.Parallel()
-			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-				limiter := testkit.NewLimiter(t, b.Redis, testkit.RemembersDenials())
-				m, known := testkit.NewBucketModel(), 0
-				for i, s := range impatientTrace(seed, testkit.Steps(5000)) {
-					time.Sleep(s.Wait) // the bubble's clock
-					m.Advance(s.Wait)
-					want := s.Expect(m)
-					got, err := s.Apply(t.Context(), limiter)
-					if got.Source == ginlimit.FromCache {
-						known++
-						got.Source = 0
-					}
-					if err != nil || got != want {
-						require.Failf(t, "differs", "seed %d, step %d, %s:\nwant %+v\n got %+v, error %v", seed, i, s, want, got, err)
-					}
+		testkit.RunInBubble(t, fmt.Sprintf("seed %d", seed), func(t *testing.T, b *testkit.Bubble) {
+			limiter := testkit.NewLimiter(t, b.Redis, testkit.RemembersDenials())
+			m, known := testkit.NewBucketModel(), 0
+			for i, s := range impatientTrace(seed, testkit.Steps(5000)) {
+				time.Sleep(s.Wait) // the bubble's clock
+				m.Advance(s.Wait)
+				want := s.Expect(m)
+				got, err := s.Apply(t.Context(), limiter)
+				if got.Source == ginlimit.FromCache {
+					known++
+					got.Source = 0
 				}
-				require.Greater(t, known, testkit.Steps(5000)/4)
-			})
+				if err != nil || got != want {
+					require.Failf(t, "differs", "seed %d, step %d, %s:\nwant %+v\n got %+v, error %v", seed, i, s, want, got, err)
+				}
+			}
+			require.Greater(t, known, testkit.Steps(5000)/4)
 		})
 	}
 }
@@ -95,19 +92,16 @@ func TestDenialByAFloorIsRememberedForItAlone(t *testing.T) {
 		"token bucket": {ginlimit.PerHour(4)},
 		"calendar":     {ginlimit.PerCalendar(4, ginlimit.CalendarDay(nil)), ginlimit.PerHour(4)},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-				l := testkit.NewLimiter(t, b.Redis, testkit.RemembersDenials())
-				batch, people := batchAndPeople(t, l, 3, ginlimit.WithLimits(limits...))
-				asks(t, batch, verdict{true, 0, 0})
-				for _, source := range []ginlimit.Source{ginlimit.FromRedis, ginlimit.FromCache, ginlimit.FromCache} {
-					require.Equal(t, source, asks(t, batch, verdict{false, 0, -1}).Source)
-				}
-				require.Equal(t, ginlimit.FromRedis, asks(t, people, verdict{true, 2, 0}).Source)
-				require.NoError(t, people.Refund(t.Context(), "alice", 2))
-				asks(t, batch, verdict{true, 0, 0}, "a refund ends it at once")
-			})
+		testkit.RunInBubble(t, name, func(t *testing.T, b *testkit.Bubble) {
+			l := testkit.NewLimiter(t, b.Redis, testkit.RemembersDenials())
+			batch, people := batchAndPeople(t, l, 3, ginlimit.WithLimits(limits...))
+			asks(t, batch, verdict{true, 0, 0})
+			for _, source := range []ginlimit.Source{ginlimit.FromRedis, ginlimit.FromCache, ginlimit.FromCache} {
+				require.Equal(t, source, asks(t, batch, verdict{false, 0, -1}).Source)
+			}
+			require.Equal(t, ginlimit.FromRedis, asks(t, people, verdict{true, 2, 0}).Source)
+			require.NoError(t, people.Refund(t.Context(), "alice", 2))
+			asks(t, batch, verdict{true, 0, 0}, "a refund ends it at once")
 		})
 	}
 }

@@ -54,23 +54,21 @@ func (l *leaseLoad) run(t *testing.T, b *testkit.LeaseBench) (granted []int, ask
 // TestEqualDemandHasEqualShares, within a tenth, of a limit that has too little for all.
 func TestEqualDemandHasEqualShares(t *testing.T) {
 	for _, processes := range []int{2, 4} {
-		t.Run(fmt.Sprint(processes), func(t *testing.T) {
-			testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
-				length, apart := 2*time.Minute, 0.3 // a shorter run leaves more to chance
-				if testkit.Full() {
-					length, apart = 10*time.Minute, 0.1
-				}
-				load := leaseLoad{ginlimit.PerSecond(20), 4, processes, length}
-				granted, _, _ := load.run(t, b)
-				sum := 0
-				for _, n := range granted {
-					sum += n
-				}
-				require.InEpsilon(t, load.length.Seconds()*20, sum, 0.02)
-				for _, n := range granted {
-					require.InEpsilon(t, float64(sum)/float64(processes), n, apart, "%v", granted)
-				}
-			})
+		testkit.RunOnLeaseBench(t, fmt.Sprint(processes), func(t *testing.T, b *testkit.LeaseBench) {
+			length, apart := 2*time.Minute, 0.3 // a shorter run leaves more to chance
+			if testkit.Full() {
+				length, apart = 10*time.Minute, 0.1
+			}
+			load := leaseLoad{ginlimit.PerSecond(20), 4, processes, length}
+			granted, _, _ := load.run(t, b)
+			sum := 0
+			for _, n := range granted {
+				sum += n
+			}
+			require.InEpsilon(t, load.length.Seconds()*20, sum, 0.02)
+			for _, n := range granted {
+				require.InEpsilon(t, float64(sum)/float64(processes), n, apart, "%v", granted)
+			}
 		})
 	}
 }
@@ -81,27 +79,25 @@ func TestARareKeyCostsNoMore(t *testing.T) {
 	for name, limit := range map[string]ginlimit.Limit{
 		"token bucket": ginlimit.PerSecond(500), "fixed window": fixedMinute, "calendar": quotaOfDay,
 	} {
-		t.Run(name, func(t *testing.T) {
-			testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
-				var calls []int64
-				var keys [][]string
-				for _, lease := range []time.Duration{0, 200 * time.Millisecond, time.Second / 2} {
-					l := testkit.NewLimiter(t, b.Client(t), ginlimit.WithLease(lease), testkit.RemembersDenials())
-					testkit.Must(l.Allow(t.Context(), "warm", limit))
-					b.Mini.FlushAll()
-					before := b.Hook.Calls.Load()
-					for range 50 {
-						testkit.Must(l.Allow(t.Context(), "k", limit))
-						b.Advance(time.Second)
-					}
+		testkit.RunOnLeaseBench(t, name, func(t *testing.T, b *testkit.LeaseBench) {
+			var calls []int64
+			var keys [][]string
+			for _, lease := range []time.Duration{0, 200 * time.Millisecond, time.Second / 2} {
+				l := testkit.NewLimiter(t, b.Client(t), ginlimit.WithLease(lease), testkit.RemembersDenials())
+				testkit.Must(l.Allow(t.Context(), "warm", limit))
+				b.Mini.FlushAll()
+				before := b.Hook.Calls.Load()
+				for range 50 {
 					testkit.Must(l.Allow(t.Context(), "k", limit))
-					calls, keys = append(calls, b.Hook.Calls.Load()-before), append(keys, slices.Clone(b.Mini.Keys()))
-					require.Zero(t, l.Stats().Leased)
+					b.Advance(time.Second)
 				}
-				require.Equal(t, []int64{51, 51, 51}, calls)
-				require.Len(t, keys[0], 1)
-				require.Equal(t, [][]string{keys[0], keys[0], keys[0]}, keys)
-			})
+				testkit.Must(l.Allow(t.Context(), "k", limit))
+				calls, keys = append(calls, b.Hook.Calls.Load()-before), append(keys, slices.Clone(b.Mini.Keys()))
+				require.Zero(t, l.Stats().Leased)
+			}
+			require.Equal(t, []int64{51, 51, 51}, calls)
+			require.Len(t, keys[0], 1)
+			require.Equal(t, [][]string{keys[0], keys[0], keys[0]}, keys)
 		})
 	}
 }
@@ -115,18 +111,16 @@ func TestALeaseThatIsUsedNoMore(t *testing.T) {
 		"left in the bucket": {200, 1},
 		"flowed back":        {1, 0},
 	} {
-		t.Run(name, func(t *testing.T) {
-			testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
-				limit := ginlimit.PerHour(3600).WithBurst(1000)
-				l := b.Limiter(t)
-				require.True(t, testkit.Must(l.AllowN(t.Context(), "k", int(c.before), limit)).Allowed)
-				require.Equal(t, "rrrlrlllrll", testkit.Sources(t, l, 11, limit))
-				before := b.Hook.Calls.Load()
-				b.Advance(time.Hour)
-				require.Equal(t, c.calls, b.Hook.Calls.Load()-before)
-				require.NoError(t, l.Close())
-				require.Equal(t, c.calls, b.Hook.Calls.Load()-before, "nothing is left to give back")
-			})
+		testkit.RunOnLeaseBench(t, name, func(t *testing.T, b *testkit.LeaseBench) {
+			limit := ginlimit.PerHour(3600).WithBurst(1000)
+			l := b.Limiter(t)
+			require.True(t, testkit.Must(l.AllowN(t.Context(), "k", int(c.before), limit)).Allowed)
+			require.Equal(t, "rrrlrlllrll", testkit.Sources(t, l, 11, limit))
+			before := b.Hook.Calls.Load()
+			b.Advance(time.Hour)
+			require.Equal(t, c.calls, b.Hook.Calls.Load()-before)
+			require.NoError(t, l.Close())
+			require.Equal(t, c.calls, b.Hook.Calls.Load()-before, "nothing is left to give back")
 		})
 	}
 }
@@ -175,38 +169,36 @@ func TestCallersThatLeaveLoseNothingOfAQuota(t *testing.T) {
 		"calendar": ginlimit.PerCalendar(quota, ginlimit.CalendarMonth(nil, 1)),
 		"window":   ginlimit.PerDay(quota).WithAlgorithm(ginlimit.FixedWindow),
 	} {
-		t.Run(name, func(t *testing.T) {
-			testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
-				lease := ginlimit.WithLease(100 * time.Millisecond)
-				all := []*testkit.Limiter{b.Limiter(t, lease), b.Limiter(t, lease)}
-				admitted, left, leased := 0, 0, 0
-				b.Hook.Wait.Store(int64(2 * time.Millisecond))
-				for i := range 600 {
-					ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
-					if i%10 < 3 { // it leaves while the call is in flight
-						time.AfterFunc(time.Millisecond, cancel)
-					}
-					r, err := all[i%2].Allow(ctx, "k", limit)
-					if cancel(); err != nil {
-						require.ErrorIs(t, err, context.Canceled)
-						left++
-						b.Advance(3 * time.Millisecond)
-						continue
-					}
-					if admitted += r.Granted; r.Source == ginlimit.FromLease {
-						leased++
-					}
+		testkit.RunOnLeaseBench(t, name, func(t *testing.T, b *testkit.LeaseBench) {
+			lease := ginlimit.WithLease(100 * time.Millisecond)
+			all := []*testkit.Limiter{b.Limiter(t, lease), b.Limiter(t, lease)}
+			admitted, left, leased := 0, 0, 0
+			b.Hook.Wait.Store(int64(2 * time.Millisecond))
+			for i := range 600 {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+				if i%10 < 3 { // it leaves while the call is in flight
+					time.AfterFunc(time.Millisecond, cancel)
 				}
-				b.Advance(time.Second) // what is held is given back
-				for range 2 {
-					for _, l := range all {
-						admitted += testkit.AdmittedNow(t, l, "k", limit)
-					}
+				r, err := all[i%2].Allow(ctx, "k", limit)
+				if cancel(); err != nil {
+					require.ErrorIs(t, err, context.Canceled)
+					left++
+					b.Advance(3 * time.Millisecond)
+					continue
 				}
-				require.Positive(t, left)
-				require.Greater(t, leased, quota/3)
-				require.Equal(t, quota, admitted+left, "a caller that left while its call was in flight has had its token")
-			})
+				if admitted += r.Granted; r.Source == ginlimit.FromLease {
+					leased++
+				}
+			}
+			b.Advance(time.Second) // what is held is given back
+			for range 2 {
+				for _, l := range all {
+					admitted += testkit.AdmittedNow(t, l, "k", limit)
+				}
+			}
+			require.Positive(t, left)
+			require.Greater(t, leased, quota/3)
+			require.Equal(t, quota, admitted+left, "a caller that left while its call was in flight has had its token")
 		})
 	}
 }
@@ -236,31 +228,29 @@ func TestNothingIsLostBesideALease(t *testing.T) {
 			return 0
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
-				d := ginlimit.WithLease(200 * time.Millisecond)
-				timeout := ginlimit.WithTimeout(ginlimit.DefaultTimeout)
-				all := []*testkit.Limiter{b.Limiter(t, d, timeout), b.Limiter(t, d, timeout)}
-				run := func(length time.Duration) (used int) {
-					for i := range int(length / time.Millisecond) {
-						for _, l := range all {
-							r := testkit.Must(l.Allow(t.Context(), "k", limit))
-							used += r.Granted
-						}
-						if i%20 == 0 {
-							used += beside(t, all[i/20%2])
-						}
-						b.Advance(time.Millisecond)
+		testkit.RunOnLeaseBench(t, name, func(t *testing.T, b *testkit.LeaseBench) {
+			d := ginlimit.WithLease(200 * time.Millisecond)
+			timeout := ginlimit.WithTimeout(ginlimit.DefaultTimeout)
+			all := []*testkit.Limiter{b.Limiter(t, d, timeout), b.Limiter(t, d, timeout)}
+			run := func(length time.Duration) (used int) {
+				for i := range int(length / time.Millisecond) {
+					for _, l := range all {
+						r := testkit.Must(l.Allow(t.Context(), "k", limit))
+						used += r.Granted
 					}
-					return used
+					if i%20 == 0 {
+						used += beside(t, all[i/20%2])
+					}
+					b.Advance(time.Millisecond)
 				}
-				require.LessOrEqual(t, run(2*time.Second), 500+2*500, "with the burst")
-				before := all[0].Stats().Leased + all[1].Stats().Leased
-				seconds := testkit.Steps(16) // what is held at its ends differs by some 50 tokens
-				used := run(time.Duration(seconds) * time.Second)
-				require.InDelta(t, seconds*500, used, 80)
-				require.Greater(t, all[0].Stats().Leased+all[1].Stats().Leased-before, uint64(used/2))
-			})
+				return used
+			}
+			require.LessOrEqual(t, run(2*time.Second), 500+2*500, "with the burst")
+			before := all[0].Stats().Leased + all[1].Stats().Leased
+			seconds := testkit.Steps(16) // what is held at its ends differs by some 50 tokens
+			used := run(time.Duration(seconds) * time.Second)
+			require.InDelta(t, seconds*500, used, 80)
+			require.Greater(t, all[0].Stats().Leased+all[1].Stats().Leased-before, uint64(used/2))
 		})
 	}
 }
@@ -273,31 +263,29 @@ func TestACancelUnderALeaseGivesBackOnce(t *testing.T) {
 		takes time.Duration // the work
 		back  int           // tokens of the 40 that it has taken
 	}{"at once": {0, 40}, "half of it has flowed back": {100 * time.Millisecond, 20}, "all has": {time.Second, 0}} {
-		t.Run(name, func(t *testing.T) {
-			testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
-				l := b.Limiter(t)
-				p := testkit.Must(l.Policy("api", limit, ginlimit.WithLease(time.Second)))
-				b.Busy(t, func() (ginlimit.Result, error) { return p.Allow(t.Context(), "192.0.2.1") })
-				for range 100 { // so that enough is leased
-					b.Advance(5 * time.Millisecond)
-					testkit.Must(p.Allow(t.Context(), "192.0.2.1"))
-				}
-				take := func() (n int) { // all that there is now
-					for {
-						mine := testkit.Must(p.Allow(t.Context(), "192.0.2.1"))
-						if !mine.Allowed {
-							return n
-						}
-						n++
+		testkit.RunOnLeaseBench(t, name, func(t *testing.T, b *testkit.LeaseBench) {
+			l := b.Limiter(t)
+			p := testkit.Must(l.Policy("api", limit, ginlimit.WithLease(time.Second)))
+			b.Busy(t, func() (ginlimit.Result, error) { return p.Allow(t.Context(), "192.0.2.1") })
+			for range 100 { // so that enough is leased
+				b.Advance(5 * time.Millisecond)
+				testkit.Must(p.Allow(t.Context(), "192.0.2.1"))
+			}
+			take := func() (n int) { // all that there is now
+				for {
+					mine := testkit.Must(p.Allow(t.Context(), "192.0.2.1"))
+					if !mine.Allowed {
+						return n
 					}
+					n++
 				}
-				b.Advance(2 * time.Second) // the bucket is full
-				r := testkit.Must(p.Reserve(t.Context(), "192.0.2.1", 40))
-				b.Advance(row.takes)
-				take()
-				require.NoError(t, r.Cancel(t.Context()))
-				require.InDelta(t, row.back, take(), 1)
-			})
+			}
+			b.Advance(2 * time.Second) // the bucket is full
+			r := testkit.Must(p.Reserve(t.Context(), "192.0.2.1", 40))
+			b.Advance(row.takes)
+			take()
+			require.NoError(t, r.Cancel(t.Context()))
+			require.InDelta(t, row.back, take(), 1)
 		})
 	}
 }

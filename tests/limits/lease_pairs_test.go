@@ -38,23 +38,21 @@ func admittedBy(t *testing.T, policies ...*ginlimit.Policy) (n int) {
 func TestALeaseLeavesTheFloor(t *testing.T) {
 	for _, a := range []ginlimit.Algorithm{ginlimit.TokenBucket, ginlimit.FixedWindow} {
 		for _, processes := range []int{1, 2} {
-			t.Run(fmt.Sprint(a, processes), func(t *testing.T) {
-				testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
-					limit, all := testkit.LeasePerMinute, leaseBurst
-					if a == ginlimit.FixedWindow {
-						limit, all = ginlimit.PerMinute(1000).WithAlgorithm(a), 1000
-					}
-					l := b.Limiter(t)
-					people := testkit.NewPolicy(t, l, "api", limit)
-					batch := testkit.Derive(t, people, ginlimit.WithFloor(400))
-					if processes == 2 {
-						people = testkit.NewPolicy(t, b.Limiter(t), "api", limit)
-					}
-					require.Equal(t, all-400, admittedBy(t, batch))
-					require.Positive(t, l.Stats().Leased)
-					require.Equal(t, 400, admittedBy(t, people))
-					require.Zero(t, admittedBy(t, batch, people))
-				})
+			testkit.RunOnLeaseBench(t, fmt.Sprint(a, processes), func(t *testing.T, b *testkit.LeaseBench) {
+				limit, all := testkit.LeasePerMinute, leaseBurst
+				if a == ginlimit.FixedWindow {
+					limit, all = ginlimit.PerMinute(1000).WithAlgorithm(a), 1000
+				}
+				l := b.Limiter(t)
+				people := testkit.NewPolicy(t, l, "api", limit)
+				batch := testkit.Derive(t, people, ginlimit.WithFloor(400))
+				if processes == 2 {
+					people = testkit.NewPolicy(t, b.Limiter(t), "api", limit)
+				}
+				require.Equal(t, all-400, admittedBy(t, batch))
+				require.Positive(t, l.Stats().Leased)
+				require.Equal(t, 400, admittedBy(t, people))
+				require.Zero(t, admittedBy(t, batch, people))
 			})
 		}
 	}
@@ -126,37 +124,35 @@ func TestAClientThatWaitsIsAdmitted(t *testing.T) {
 		"has none at all": {[]ginlimit.Limit{ginlimit.PerSecond(5)}, 0},
 	} {
 		for trusts, opts := range map[string][]ginlimit.LimiterOption{"trusted": {testkit.RemembersDenials()}, "learning": nil} {
-			t.Run(name+", "+trusts, func(t *testing.T) {
-				testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
-					l := testkit.NewLimiter(t, b.Client(t), append(opts, ginlimit.WithLease(row.lease))...)
-					p := testkit.NewPolicy(t, l, "api", ginlimit.WithLimits(row.limits...))
-					sources := map[ginlimit.Source]int{}
-					for i := range 16 {
-						var last ginlimit.Result
-						for last.Allowed = true; last.Allowed; {
-							var err error
-							last, err = p.Allow(t.Context(), "alice")
-							require.NoError(t, err)
-						}
-						if i%2 == 0 { // while the denial is remembered
-							b.Advance(min(last.RetryAfter/3, 20*time.Millisecond).Truncate(time.Millisecond))
-							r := testkit.Must(p.Allow(t.Context(), "alice"))
-							if r.Allowed { // somebody gave back
-								continue
-							}
-							last = r
-						}
-						sources[last.Source]++
-						require.Positive(t, last.RetryAfter)
-						b.Advance(last.RetryAfter)
+			testkit.RunOnLeaseBench(t, name+", "+trusts, func(t *testing.T, b *testkit.LeaseBench) {
+				l := testkit.NewLimiter(t, b.Client(t), append(opts, ginlimit.WithLease(row.lease))...)
+				p := testkit.NewPolicy(t, l, "api", ginlimit.WithLimits(row.limits...))
+				sources := map[ginlimit.Source]int{}
+				for i := range 16 {
+					var last ginlimit.Result
+					for last.Allowed = true; last.Allowed; {
+						var err error
+						last, err = p.Allow(t.Context(), "alice")
+						require.NoError(t, err)
+					}
+					if i%2 == 0 { // while the denial is remembered
+						b.Advance(min(last.RetryAfter/3, 20*time.Millisecond).Truncate(time.Millisecond))
 						r := testkit.Must(p.Allow(t.Context(), "alice"))
-						require.True(t, r.Allowed, "round %d: after %s, %+v", i, last.RetryAfter, r)
+						if r.Allowed { // somebody gave back
+							continue
+						}
+						last = r
 					}
-					require.NotEmpty(t, sources)
-					if trusts == "trusted" {
-						require.Positive(t, sources[ginlimit.FromCache])
-					}
-				})
+					sources[last.Source]++
+					require.Positive(t, last.RetryAfter)
+					b.Advance(last.RetryAfter)
+					r := testkit.Must(p.Allow(t.Context(), "alice"))
+					require.True(t, r.Allowed, "round %d: after %s, %+v", i, last.RetryAfter, r)
+				}
+				require.NotEmpty(t, sources)
+				if trusts == "trusted" {
+					require.Positive(t, sources[ginlimit.FromCache])
+				}
 			})
 		}
 	}
@@ -170,24 +166,22 @@ func TestRemainingCanBeTaken(t *testing.T) {
 		"a window":       {ginlimit.Per(400, 5*time.Second).WithAlgorithm(ginlimit.FixedWindow)},
 	} {
 		for _, calls := range []int{1, 3, 10, 61, 150} {
-			t.Run(name+" after "+strconv.Itoa(calls), func(t *testing.T) {
-				testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
-					lease := ginlimit.WithLease(200 * time.Millisecond)
-					l, other := b.Limiter(t, lease), b.Limiter(t, lease)
-					var last ginlimit.Result
-					for i := range calls {
-						for _, l := range []*testkit.Limiter{other, l} {
-							r := testkit.Must(l.Allow(t.Context(), "k", limits...))
-							if last = r; r.Source == ginlimit.FromLease {
-								require.Zero(t, r.RetryAfter)
-							}
-						}
-						if i < calls-1 {
-							b.Advance(time.Duration(i%3) * time.Millisecond)
+			testkit.RunOnLeaseBench(t, name+" after "+strconv.Itoa(calls), func(t *testing.T, b *testkit.LeaseBench) {
+				lease := ginlimit.WithLease(200 * time.Millisecond)
+				l, other := b.Limiter(t, lease), b.Limiter(t, lease)
+				var last ginlimit.Result
+				for i := range calls {
+					for _, l := range []*testkit.Limiter{other, l} {
+						r := testkit.Must(l.Allow(t.Context(), "k", limits...))
+						if last = r; r.Source == ginlimit.FromLease {
+							require.Zero(t, r.RetryAfter)
 						}
 					}
-					require.GreaterOrEqual(t, testkit.AdmittedNow(t, l, "k", limits...), last.Remaining)
-				})
+					if i < calls-1 {
+						b.Advance(time.Duration(i%3) * time.Millisecond)
+					}
+				}
+				require.GreaterOrEqual(t, testkit.AdmittedNow(t, l, "k", limits...), last.Remaining)
 			})
 		}
 	}
@@ -201,29 +195,27 @@ func TestTokensOfBothTakeOneTimeout(t *testing.T) {
 		20 * time.Millisecond: nil,
 		30 * time.Millisecond: ginlimit.ErrUnavailable,
 	} {
-		t.Run(way.String(), func(t *testing.T) {
-			testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
-				timeout := ginlimit.WithTimeout(ginlimit.DefaultTimeout)
-				l, other := b.Limiter(t, timeout), b.Limiter(t, timeout)
-				var last ginlimit.Result
-				for range 40 {
-					r := testkit.Must(l.Allow(t.Context(), "k", limit))
-					last = r
-				}
-				require.Equal(t, ginlimit.FromLease, last.Source)
-				held := last.Remaining
-				r := testkit.Must(other.Peek(t.Context(), "k", limit))
-				r = testkit.Must(other.AllowN(t.Context(), "k", r.Remaining-held, limit))
-				require.True(t, r.Allowed)
+		testkit.RunOnLeaseBench(t, way.String(), func(t *testing.T, b *testkit.LeaseBench) {
+			timeout := ginlimit.WithTimeout(ginlimit.DefaultTimeout)
+			l, other := b.Limiter(t, timeout), b.Limiter(t, timeout)
+			var last ginlimit.Result
+			for range 40 {
+				r := testkit.Must(l.Allow(t.Context(), "k", limit))
+				last = r
+			}
+			require.Equal(t, ginlimit.FromLease, last.Source)
+			held := last.Remaining
+			r := testkit.Must(other.Peek(t.Context(), "k", limit))
+			r = testkit.Must(other.AllowN(t.Context(), "k", r.Remaining-held, limit))
+			require.True(t, r.Allowed)
 
-				b.Hook.Wait.Store(int64(way))
-				start := time.Now()
-				r, err := l.AllowN(t.Context(), "k", held+1, limit)
-				require.ErrorIs(t, err, want)
-				require.Equal(t, want == nil, r.Allowed)
-				require.LessOrEqual(t, time.Since(start), ginlimit.DefaultTimeout*11/10)
-				b.Hook.Wait.Store(0)
-			})
+			b.Hook.Wait.Store(int64(way))
+			start := time.Now()
+			r, err := l.AllowN(t.Context(), "k", held+1, limit)
+			require.ErrorIs(t, err, want)
+			require.Equal(t, want == nil, r.Allowed)
+			require.LessOrEqual(t, time.Since(start), ginlimit.DefaultTimeout*11/10)
+			b.Hook.Wait.Store(0)
 		})
 	}
 }

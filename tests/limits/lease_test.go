@@ -79,29 +79,25 @@ func TestOwnChangesEndALease(t *testing.T) {
 		},
 		"Reset": func(ctx context.Context, l *testkit.Limiter) error { return l.Reset(ctx, "k", testkit.LeasePerMinute) },
 	} {
-		t.Run(name, func(t *testing.T) {
-			testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
-				l, other := b.Limiter(t), b.Limiter(t)
-				testkit.Sources(t, l, 10, testkit.LeasePerMinute)
-				require.Equal(t, 1, l.Stats().Leases)
-				require.NoError(t, change(t.Context(), other))
-				require.Equal(t, "l", testkit.Sources(t, l, 1, testkit.LeasePerMinute), "it cannot know")
-				require.NoError(t, change(t.Context(), l))
-				require.Zero(t, l.Stats().Leases)
-				r := testkit.Must(l.Allow(t.Context(), "k", testkit.LeasePerMinute))
-				require.Equal(t, ginlimit.FromRedis, r.Source)
-				require.Equal(t, name != "Block", r.Allowed)
-			})
-		})
-	}
-	t.Run("within its life", func(t *testing.T) {
-		testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
+		testkit.RunOnLeaseBench(t, name, func(t *testing.T, b *testkit.LeaseBench) {
 			l, other := b.Limiter(t), b.Limiter(t)
 			testkit.Sources(t, l, 10, testkit.LeasePerMinute)
-			require.NoError(t, other.Block(t.Context(), "k", 3*time.Hour, testkit.LeasePerMinute))
-			b.Advance(testkit.LeaseLife)
-			require.False(t, testkit.Must(l.Allow(t.Context(), "k", testkit.LeasePerMinute)).Allowed)
+			require.Equal(t, 1, l.Stats().Leases)
+			require.NoError(t, change(t.Context(), other))
+			require.Equal(t, "l", testkit.Sources(t, l, 1, testkit.LeasePerMinute), "it cannot know")
+			require.NoError(t, change(t.Context(), l))
+			require.Zero(t, l.Stats().Leases)
+			r := testkit.Must(l.Allow(t.Context(), "k", testkit.LeasePerMinute))
+			require.Equal(t, ginlimit.FromRedis, r.Source)
+			require.Equal(t, name != "Block", r.Allowed)
 		})
+	}
+	testkit.RunOnLeaseBench(t, "within its life", func(t *testing.T, b *testkit.LeaseBench) {
+		l, other := b.Limiter(t), b.Limiter(t)
+		testkit.Sources(t, l, 10, testkit.LeasePerMinute)
+		require.NoError(t, other.Block(t.Context(), "k", 3*time.Hour, testkit.LeasePerMinute))
+		b.Advance(testkit.LeaseLife)
+		require.False(t, testkit.Must(l.Allow(t.Context(), "k", testkit.LeasePerMinute)).Allowed)
 	})
 }
 
@@ -120,31 +116,29 @@ func TestCloseGivesBack(t *testing.T) {
 		"after the lease has ended":        {ginlimit.FixedWindow, ginlimit.PerHour(1000), 70 * time.Second, 1000 - 10},
 		"nothing to a window that is over": {ginlimit.FixedWindow, ginlimit.Per(1000, 30*time.Second), 31 * time.Second, 999},
 	} {
-		t.Run(name, func(t *testing.T) {
-			testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
-				algorithm := testkit.WithAlgorithm(row.algorithm)
-				soon := ginlimit.WithTimeout(ginlimit.DefaultTimeout)
-				l, other := b.Limiter(t, algorithm, soon), b.Limiter(t, algorithm, ginlimit.WithLease(0))
-				if row.algorithm == ginlimit.TokenBucket { // whose callers count before they have a token
-					require.Equal(t, "rrrrlrlllrl", testkit.Sources(t, l, 11, row.limit))
-				} else {
-					require.Equal(t, "rrrlrlllrl", testkit.Sources(t, l, 10, row.limit))
-				}
-				b.Advance(row.after)
-				if row.left == 999 { // another's window
-					testkit.Sources(t, other, 1, row.limit)
-				}
-				require.NoError(t, l.Close())
-				r := testkit.Must(other.Peek(t.Context(), "k", row.limit))
-				least := row.left
-				if row.algorithm == ginlimit.TokenBucket { // of which a part of a token has flowed back until then
-					least--
-				}
-				require.LessOrEqual(t, r.Remaining, row.left)
-				require.GreaterOrEqual(t, r.Remaining, least)
-				require.ErrorIs(t, testkit.Err(l.Allow(t.Context(), "k", row.limit)), ginlimit.ErrUnavailable)
-				require.Zero(t, l.Stats().Leases)
-			})
+		testkit.RunOnLeaseBench(t, name, func(t *testing.T, b *testkit.LeaseBench) {
+			algorithm := testkit.WithAlgorithm(row.algorithm)
+			soon := ginlimit.WithTimeout(ginlimit.DefaultTimeout)
+			l, other := b.Limiter(t, algorithm, soon), b.Limiter(t, algorithm, ginlimit.WithLease(0))
+			if row.algorithm == ginlimit.TokenBucket { // whose callers count before they have a token
+				require.Equal(t, "rrrrlrlllrl", testkit.Sources(t, l, 11, row.limit))
+			} else {
+				require.Equal(t, "rrrlrlllrl", testkit.Sources(t, l, 10, row.limit))
+			}
+			b.Advance(row.after)
+			if row.left == 999 { // another's window
+				testkit.Sources(t, other, 1, row.limit)
+			}
+			require.NoError(t, l.Close())
+			r := testkit.Must(other.Peek(t.Context(), "k", row.limit))
+			least := row.left
+			if row.algorithm == ginlimit.TokenBucket { // of which a part of a token has flowed back until then
+				least--
+			}
+			require.LessOrEqual(t, r.Remaining, row.left)
+			require.GreaterOrEqual(t, r.Remaining, least)
+			require.ErrorIs(t, testkit.Err(l.Allow(t.Context(), "k", row.limit)), ginlimit.ErrUnavailable)
+			require.Zero(t, l.Stats().Leases)
 		})
 	}
 }
@@ -263,14 +257,12 @@ func TestRoomForLeases(t *testing.T) {
 		"beside a window":             {[]ginlimit.Limit{ginlimit.PerSecond(500), fixedMinute}, short, 500},
 		"a sliding window beside one": {[]ginlimit.Limit{slidingMinute, quotaOfDay}, short, 1000},
 	} {
-		t.Run(name, func(t *testing.T) {
-			testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
-				l := testkit.NewLimiter(t, b.Client(t), ginlimit.WithLease(row.lease))
-				require.Equal(t, row.atOnce, testkit.Must(l.AllowUpTo(t.Context(), "at once", 2000, row.limits...)).Granted)
-				require.Equal(t, row.atOnce, testkit.AdmittedNow(t, l, "k", row.limits...), "one by one")
-				require.Equal(t, row.atOnce, testkit.Must(l.Peek(t.Context(), "untouched", row.limits...)).Remaining)
-				require.False(t, testkit.Must(l.AllowN(t.Context(), "untouched", row.atOnce+1, row.limits...)).Allowed)
-			})
+		testkit.RunOnLeaseBench(t, name, func(t *testing.T, b *testkit.LeaseBench) {
+			l := testkit.NewLimiter(t, b.Client(t), ginlimit.WithLease(row.lease))
+			require.Equal(t, row.atOnce, testkit.Must(l.AllowUpTo(t.Context(), "at once", 2000, row.limits...)).Granted)
+			require.Equal(t, row.atOnce, testkit.AdmittedNow(t, l, "k", row.limits...), "one by one")
+			require.Equal(t, row.atOnce, testkit.Must(l.Peek(t.Context(), "untouched", row.limits...)).Remaining)
+			require.False(t, testkit.Must(l.AllowN(t.Context(), "untouched", row.atOnce+1, row.limits...)).Allowed)
 		})
 	}
 }
@@ -291,27 +283,25 @@ func TestAnyLeaseAdmitsNoMore(t *testing.T) {
 			if (i+j)%2 != 0 && !testkit.Full() {
 				continue // each lease has half of the limits, and each limit half of the leases
 			}
-			t.Run(fmt.Sprint(lease, " ", limit), func(t *testing.T) {
-				testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
-					leases := ginlimit.WithLease(lease)
-					all := []*testkit.Limiter{b.Limiter(t, leases), b.Limiter(t, leases)}
-					admitted := newAdmissions(limit)
-					take := func(i, n int) {
-						r := testkit.Must(all[i%2].AllowUpTo(t.Context(), "k", n, limit))
-						admitted.add(t, r.Granted)
+			testkit.RunOnLeaseBench(t, fmt.Sprint(lease, " ", limit), func(t *testing.T, b *testkit.LeaseBench) {
+				leases := ginlimit.WithLease(lease)
+				all := []*testkit.Limiter{b.Limiter(t, leases), b.Limiter(t, leases)}
+				admitted := newAdmissions(limit)
+				take := func(i, n int) {
+					r := testkit.Must(all[i%2].AllowUpTo(t.Context(), "k", n, limit))
+					admitted.add(t, r.Granted)
+				}
+				for i := range 1 + testkit.Steps(4) {
+					for j := range 20 {
+						take(j/3, 1)
+						b.Advance(time.Duration(j%3) * time.Millisecond)
 					}
-					for i := range 1 + testkit.Steps(4) {
-						for j := range 20 {
-							take(j/3, 1)
-							b.Advance(time.Duration(j%3) * time.Millisecond)
-						}
-						b.Advance(min(lease/2, 200*time.Millisecond).Truncate(time.Millisecond))
-						for j := range 25 {
-							take(i+j%2, 1)
-							take(i+j%2, 20)
-						}
+					b.Advance(min(lease/2, 200*time.Millisecond).Truncate(time.Millisecond))
+					for j := range 25 {
+						take(i+j%2, 1)
+						take(i+j%2, 20)
 					}
-				})
+				}
 			})
 		}
 	}

@@ -81,15 +81,12 @@ type place struct {
 func onEveryPlace(t *testing.T, test func(t *testing.T, p place)) {
 	t.Helper()
 	for _, name := range []string{"server", "outage"} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-				p := place{name: name, limiter: failingLocal(t, b), source: ginlimit.FromRedis, begin: func() {}}
-				if name == "outage" {
-					p.source, p.begin = ginlimit.FromLocal, func() { loseRedis(t, b, p.limiter) }
-				}
-				test(t, p)
-			})
+		testkit.RunInBubble(t, name, func(t *testing.T, b *testkit.Bubble) {
+			p := place{name: name, limiter: failingLocal(t, b), source: ginlimit.FromRedis, begin: func() {}}
+			if name == "outage" {
+				p.source, p.begin = ginlimit.FromLocal, func() { loseRedis(t, b, p.limiter) }
+			}
+			test(t, p)
 		})
 	}
 }

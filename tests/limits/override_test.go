@@ -40,12 +40,9 @@ func onReaders(t *testing.T, test func(t *testing.T, l, other *testkit.Limiter))
 			return l, l
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-				l, other := start(t, b)
-				test(t, l, other)
-			})
+		testkit.RunInBubble(t, name, func(t *testing.T, b *testkit.Bubble) {
+			l, other := start(t, b)
+			test(t, l, other)
 		})
 	}
 }

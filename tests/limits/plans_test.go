@@ -180,41 +180,38 @@ func TestPlansWithoutLimitsAreFailures(t *testing.T) {
 func TestInventedClientsStarveNobody(t *testing.T) {
 	t.Parallel()
 	for invented, rounds := range map[int]int{300: 2, 3000: 1} {
-		t.Run(fmt.Sprint(invented), func(t *testing.T) {
-			t.Parallel()
-			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-				var asked, legitimate, now atomic.Int64
-				source := func(_ context.Context, client string) (ginlimit.Limit, error) {
-					asked.Add(1)
-					assert.LessOrEqual(t, now.Add(1), int64(256), "questions at a time are bounded")
-					defer now.Add(-1)
-					time.Sleep(20 * time.Millisecond)
-					if strings.HasPrefix(client, "legitimate") {
-						legitimate.Add(1)
-						return ginlimit.PerMinute(3), nil
-					}
-					return ginlimit.Limit{}, ginlimit.ErrUnknownClient
+		testkit.RunInBubble(t, fmt.Sprint(invented), func(t *testing.T, b *testkit.Bubble) {
+			var asked, legitimate, now atomic.Int64
+			source := func(_ context.Context, client string) (ginlimit.Limit, error) {
+				asked.Add(1)
+				assert.LessOrEqual(t, now.Add(1), int64(256), "questions at a time are bounded")
+				defer now.Add(-1)
+				time.Sleep(20 * time.Millisecond)
+				if strings.HasPrefix(client, "legitimate") {
+					legitimate.Add(1)
+					return ginlimit.PerMinute(3), nil
 				}
-				distant := b.Connect(t)
-				distant.AddHook(testkit.EveryCall(func(send func() error) error { time.Sleep(time.Millisecond); return send() }))
-				plans, err := testkit.NewLimiter(t, distant, ginlimit.WithTimeout(ginlimit.DefaultTimeout)).NewPlans("plans", time.Hour, testkit.SingleLimit(source))
-				require.NoError(t, err)
-				for round := range rounds {
-					var all sync.WaitGroup
-					for i := range invented {
-						all.Go(func() {
-							_, err := testkit.LimitOf(plans, t.Context(), fmt.Sprint("invented ", round, " ", i))
-							assert.ErrorIs(t, err, ginlimit.ErrUnknownClient)
-						})
-					}
-					time.Sleep(time.Millisecond)
-					has(t, plans, fmt.Sprint("legitimate ", round), 3)
-					all.Wait()
+				return ginlimit.Limit{}, ginlimit.ErrUnknownClient
+			}
+			distant := b.Connect(t)
+			distant.AddHook(testkit.EveryCall(func(send func() error) error { time.Sleep(time.Millisecond); return send() }))
+			plans, err := testkit.NewLimiter(t, distant, ginlimit.WithTimeout(ginlimit.DefaultTimeout)).NewPlans("plans", time.Hour, testkit.SingleLimit(source))
+			require.NoError(t, err)
+			for round := range rounds {
+				var all sync.WaitGroup
+				for i := range invented {
+					all.Go(func() {
+						_, err := testkit.LimitOf(plans, t.Context(), fmt.Sprint("invented ", round, " ", i))
+						assert.ErrorIs(t, err, ginlimit.ErrUnknownClient)
+					})
 				}
-				require.EqualValues(t, rounds*(invented+1), asked.Load())
-				require.EqualValues(t, rounds, legitimate.Load())
-				require.Len(t, b.Mini.Keys(), rounds*(invented+1), "Redis was found to be there all the time")
-			})
+				time.Sleep(time.Millisecond)
+				has(t, plans, fmt.Sprint("legitimate ", round), 3)
+				all.Wait()
+			}
+			require.EqualValues(t, rounds*(invented+1), asked.Load())
+			require.EqualValues(t, rounds, legitimate.Load())
+			require.Len(t, b.Mini.Keys(), rounds*(invented+1), "Redis was found to be there all the time")
 		})
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/gin-gonic/gin"
@@ -225,44 +224,41 @@ func TestFloor(t *testing.T) {
 			{ginlimit.PerDay(10).WithAlgorithm(a)},
 			{ginlimit.PerDay(10).WithAlgorithm(a), ginlimit.PerCalendar(100, ginlimit.CalendarMonth(nil, 1))},
 		} {
-			t.Run(a.String()+strconv.Itoa(len(limits)), func(t *testing.T) {
-				t.Parallel()
-				synctest.Test(t, func(t *testing.T) {
-					limiter := testkit.NewLocal(t)
-					people := testkit.NewPolicy(t, limiter, "x", ginlimit.WithLimits(limits...))
-					batch := testkit.Derive(t, people, ginlimit.WithFloor(4))
-					allow := func(p *ginlimit.Policy, allowed bool, remaining int) ginlimit.Result {
-						t.Helper()
-						r := testkit.Must(p.Allow(t.Context(), "k"))
-						require.Equal(t, allowed, r.Allowed)
-						require.Equal(t, remaining, r.Remaining)
-						return r
-					}
-					allow(people, true, 9)
-					allow(people, true, 8)
-					for left := range 4 {
-						allow(batch, true, 3-left)
-					}
-					denied := allow(batch, false, 0)
-					for left := range 4 {
-						allow(people, true, 3-left)
-					}
-					allow(people, false, 0)
-					allow(batch, false, 0)
-					if a != ginlimit.TokenBucket {
-						time.Sleep(24 * time.Hour)
-						allow(batch, true, 5)
-						return
-					}
-					require.Equal(t, 24*time.Hour/10, denied.RetryAfter)
-					r := testkit.Must(batch.Peek(t.Context(), "k"))
-					require.Equal(t, 5*24*time.Hour/10, r.RetryAfter)
-					time.Sleep(r.RetryAfter - time.Millisecond)
-					allow(batch, false, 0)
-					time.Sleep(time.Millisecond)
-					allow(batch, true, 0)
-					allow(people, true, 3)
-				})
+			testkit.RunSynctest(t, a.String()+strconv.Itoa(len(limits)), func(t *testing.T) {
+				limiter := testkit.NewLocal(t)
+				people := testkit.NewPolicy(t, limiter, "x", ginlimit.WithLimits(limits...))
+				batch := testkit.Derive(t, people, ginlimit.WithFloor(4))
+				allow := func(p *ginlimit.Policy, allowed bool, remaining int) ginlimit.Result {
+					t.Helper()
+					r := testkit.Must(p.Allow(t.Context(), "k"))
+					require.Equal(t, allowed, r.Allowed)
+					require.Equal(t, remaining, r.Remaining)
+					return r
+				}
+				allow(people, true, 9)
+				allow(people, true, 8)
+				for left := range 4 {
+					allow(batch, true, 3-left)
+				}
+				denied := allow(batch, false, 0)
+				for left := range 4 {
+					allow(people, true, 3-left)
+				}
+				allow(people, false, 0)
+				allow(batch, false, 0)
+				if a != ginlimit.TokenBucket {
+					time.Sleep(24 * time.Hour)
+					allow(batch, true, 5)
+					return
+				}
+				require.Equal(t, 24*time.Hour/10, denied.RetryAfter)
+				r := testkit.Must(batch.Peek(t.Context(), "k"))
+				require.Equal(t, 5*24*time.Hour/10, r.RetryAfter)
+				time.Sleep(r.RetryAfter - time.Millisecond)
+				allow(batch, false, 0)
+				time.Sleep(time.Millisecond)
+				allow(batch, true, 0)
+				allow(people, true, 3)
 			})
 		}
 	}

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/gin-gonic/gin"
@@ -298,19 +297,16 @@ const tenantSteps = 3000
 func TestTenantsEqualTheModelInProcess(t *testing.T) {
 	t.Parallel()
 	for seed, c := range tenantTraces() {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				p, m := c.policy(t, testkit.NewLocal(t)), c.model()
-				for i, s := range testkit.TenantTrace(uint64(seed), testkit.Steps(tenantSteps), c.limit, c.most) {
-					time.Sleep(s.Wait) // the bubble's clock
-					m.Advance(s.Wait)
-					got := testkit.Must(s.Apply(t.Context(), p, "k"))
-					if err := s.Check(m, "k", 0, c.limit, got); err != nil {
-						require.Failf(t, "differs", "seed %d, step %d, %s: %s\ngot %+v", seed, i, s, err, got)
-					}
+		testkit.RunSynctest(t, c.name, func(t *testing.T) {
+			p, m := c.policy(t, testkit.NewLocal(t)), c.model()
+			for i, s := range testkit.TenantTrace(uint64(seed), testkit.Steps(tenantSteps), c.limit, c.most) {
+				time.Sleep(s.Wait) // the bubble's clock
+				m.Advance(s.Wait)
+				got := testkit.Must(s.Apply(t.Context(), p, "k"))
+				if err := s.Check(m, "k", 0, c.limit, got); err != nil {
+					require.Failf(t, "differs", "seed %d, step %d, %s: %s\ngot %+v", seed, i, s, err, got)
 				}
-			})
+			}
 		})
 	}
 }
@@ -322,21 +318,18 @@ func TestTenantsEqualTheModelOnMiniredis(t *testing.T) {
 		t.Skip("miniredis reads an expiry as an int")
 	}
 	for seed, c := range tenantTraces() {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-				p, m := c.policy(t, testkit.NewLimiter(t, b.Redis, ginlimit.WithDenyCache(0))), c.model()
-				steps := testkit.Steps(tenantSteps) / testkit.TraceShare
-				for i, s := range testkit.TenantTrace(uint64(seed), steps, c.limit, c.most) {
-					time.Sleep(s.Wait)
-					b.Mini.SetTime(time.Now())
-					m.Advance(s.Wait)
-					got := testkit.Must(s.Apply(t.Context(), p, "k"))
-					if err := s.Check(m, "k", 0, c.limit, got); err != nil {
-						require.Failf(t, "differs", "seed %d, step %d, %s: %s\ngot %+v", seed, i, s, err, got)
-					}
+		testkit.RunInBubble(t, c.name, func(t *testing.T, b *testkit.Bubble) {
+			p, m := c.policy(t, testkit.NewLimiter(t, b.Redis, ginlimit.WithDenyCache(0))), c.model()
+			steps := testkit.Steps(tenantSteps) / testkit.TraceShare
+			for i, s := range testkit.TenantTrace(uint64(seed), steps, c.limit, c.most) {
+				time.Sleep(s.Wait)
+				b.Mini.SetTime(time.Now())
+				m.Advance(s.Wait)
+				got := testkit.Must(s.Apply(t.Context(), p, "k"))
+				if err := s.Check(m, "k", 0, c.limit, got); err != nil {
+					require.Failf(t, "differs", "seed %d, step %d, %s: %s\ngot %+v", seed, i, s, err, got)
 				}
-			})
+			}
 		})
 	}
 }

@@ -113,55 +113,52 @@ func TestAProcessThatIsCutOffKeepsItsSlots(t *testing.T) {
 	}
 	for _, what := range []string{"makes no decision", "makes decisions", "dies"} {
 		for begins := 10 * time.Second; begins < 14*time.Second; begins += apart {
-			t.Run(fmt.Sprintf("%s, after %s", what, begins), func(t *testing.T) {
-				t.Parallel()
-				testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-					var cut atomic.Bool
-					rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:6379",
-						Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
-							if cut.Load() {
-								<-ctx.Done()
-								return nil, ctx.Err()
-							}
-							return b.Dial(ctx, network, addr)
-						}})
-					defer rdb.Close()
-					rdb.AddHook(testkit.EveryCall(func(send func() error) error {
+			testkit.RunInBubble(t, fmt.Sprintf("%s, after %s", what, begins), func(t *testing.T, b *testkit.Bubble) {
+				var cut atomic.Bool
+				rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:6379",
+					Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
 						if cut.Load() {
-							time.Sleep(200 * time.Millisecond)
-							return io.ErrUnexpectedEOF
+							<-ctx.Done()
+							return nil, ctx.Err()
 						}
-						return send()
-					}))
-					l := testkit.NewLimiter(t, rdb, ginlimit.WithTimeout(ginlimit.DefaultTimeout))
-					one := testkit.Must(l.Policy("api", ginlimit.InFlight(1)))
-					other := testkit.Must(testkit.NewLimiter(t, b.Redis).Policy("api", ginlimit.InFlight(1)))
-					slot := testkit.Reserve(t, one)
-					require.True(t, slot.Result().Allowed)
-					time.Sleep(begins)
+						return b.Dial(ctx, network, addr)
+					}})
+				defer rdb.Close()
+				rdb.AddHook(testkit.EveryCall(func(send func() error) error {
+					if cut.Load() {
+						time.Sleep(200 * time.Millisecond)
+						return io.ErrUnexpectedEOF
+					}
+					return send()
+				}))
+				l := testkit.NewLimiter(t, rdb, ginlimit.WithTimeout(ginlimit.DefaultTimeout))
+				one := testkit.Must(l.Policy("api", ginlimit.InFlight(1)))
+				other := testkit.Must(testkit.NewLimiter(t, b.Redis).Policy("api", ginlimit.InFlight(1)))
+				slot := testkit.Reserve(t, one)
+				require.True(t, slot.Result().Allowed)
+				time.Sleep(begins)
 
-					cut.Store(true)
-					defer cut.Store(false)
-					start := time.Now()
-					for time.Since(start) < promised || what == "dies" {
-						if what == "makes decisions" {
-							require.ErrorIs(t, testkit.Err(l.Allow(t.Context(), "k", ginlimit.PerSecond(100))), ginlimit.ErrUnavailable)
-						}
-						if testkit.Reserve(t, other).Result().Allowed {
-							require.Equal(t, "dies", what, "%s after the cut began", time.Since(start))
-							require.Greater(t, time.Since(start), promised)
-							require.LessOrEqual(t, time.Since(start), 10*time.Second+between, "one try more")
-							return
-						}
-						time.Sleep(between)
+				cut.Store(true)
+				defer cut.Store(false)
+				start := time.Now()
+				for time.Since(start) < promised || what == "dies" {
+					if what == "makes decisions" {
+						require.ErrorIs(t, testkit.Err(l.Allow(t.Context(), "k", ginlimit.PerSecond(100))), ginlimit.ErrUnavailable)
 					}
-					cut.Store(false)
-					for time.Since(start) < 12*time.Second {
-						require.False(t, testkit.Reserve(t, other).Result().Allowed, "%s after the cut began", time.Since(start))
-						time.Sleep(between)
+					if testkit.Reserve(t, other).Result().Allowed {
+						require.Equal(t, "dies", what, "%s after the cut began", time.Since(start))
+						require.Greater(t, time.Since(start), promised)
+						require.LessOrEqual(t, time.Since(start), 10*time.Second+between, "one try more")
+						return
 					}
-					slot.Release()
-				})
+					time.Sleep(between)
+				}
+				cut.Store(false)
+				for time.Since(start) < 12*time.Second {
+					require.False(t, testkit.Reserve(t, other).Result().Allowed, "%s after the cut began", time.Since(start))
+					time.Sleep(between)
+				}
+				slot.Release()
 			})
 		}
 	}

@@ -244,41 +244,38 @@ func TestADenialForWantOfASlotIsNotRemembered(t *testing.T) {
 	t.Parallel()
 	for name, limit := range map[string]ginlimit.Limit{"with tokens": ginlimit.PerHour(3),
 		"slots alone": ginlimit.Unlimited()} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-				policy := func() (*testkit.Limiter, *ginlimit.Policy) {
-					l := testkit.NewLimiter(t, b.Connect(t), testkit.RemembersDenials())
-					return l, testkit.NewPolicy(t, l, "api", limit, ginlimit.InFlight(1))
-				}
-				l, p := policy()
-				_, other := policy()
-				slot := admits(t, other)
-				for range 3 {
-					res := testkit.Reserve(t, p).Result()
-					require.Equal(t, "api-c", res.Name)
-					require.Equal(t, ginlimit.FromRedis, res.Source)
-				}
-				slot.Release()
-				synctest.Wait() // until Redis knows
-				slot = admits(t, p)
-				denies(t, p, "api-c")
-				slot.Release()
-				slot = admits(t, p)
-				slot.Release()
-				if limit.Rate < 0 {
-					return
-				}
-				for _, source := range []ginlimit.Source{ginlimit.FromRedis, ginlimit.FromCache, ginlimit.FromCache} {
-					res := testkit.Reserve(t, p).Result()
-					require.False(t, res.Allowed)
-					require.Equal(t, "api", res.Name)
-					require.Equal(t, source, res.Source)
-				}
-				require.Zero(t, l.Stats().Slots)
-				require.NoError(t, p.Refund(t.Context(), "alice", 1))
-				admits(t, p).Release()
-			})
+		testkit.RunInBubble(t, name, func(t *testing.T, b *testkit.Bubble) {
+			policy := func() (*testkit.Limiter, *ginlimit.Policy) {
+				l := testkit.NewLimiter(t, b.Connect(t), testkit.RemembersDenials())
+				return l, testkit.NewPolicy(t, l, "api", limit, ginlimit.InFlight(1))
+			}
+			l, p := policy()
+			_, other := policy()
+			slot := admits(t, other)
+			for range 3 {
+				res := testkit.Reserve(t, p).Result()
+				require.Equal(t, "api-c", res.Name)
+				require.Equal(t, ginlimit.FromRedis, res.Source)
+			}
+			slot.Release()
+			synctest.Wait() // until Redis knows
+			slot = admits(t, p)
+			denies(t, p, "api-c")
+			slot.Release()
+			slot = admits(t, p)
+			slot.Release()
+			if limit.Rate < 0 {
+				return
+			}
+			for _, source := range []ginlimit.Source{ginlimit.FromRedis, ginlimit.FromCache, ginlimit.FromCache} {
+				res := testkit.Reserve(t, p).Result()
+				require.False(t, res.Allowed)
+				require.Equal(t, "api", res.Name)
+				require.Equal(t, source, res.Source)
+			}
+			require.Zero(t, l.Stats().Slots)
+			require.NoError(t, p.Refund(t.Context(), "alice", 1))
+			admits(t, p).Release()
 		})
 	}
 }
@@ -289,45 +286,42 @@ func TestSlotsInAnOutage(t *testing.T) {
 	t.Parallel()
 	for name, failure := range map[string]ginlimit.FailureMode{"local": ginlimit.FailLocal,
 		"open": ginlimit.FailOpen, "closed": ginlimit.FailClosed} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-				opts := []ginlimit.PolicyOption{ginlimit.PerHour(100), ginlimit.InFlight(4)}
-				l := testkit.NewLimiter(t, b.Redis, ginlimit.WithReplicas(2),
-					ginlimit.WithTimeout(50*time.Millisecond), ginlimit.WithFailureMode(failure))
-				p := testkit.NewPolicy(t, l, "api", opts...)
-				other := testkit.NewPolicy(t, testkit.NewLimiter(t, b.Connect(t)), "api", opts...)
-				held := []*ginlimit.Reservation{admits(t, p)}
-				b.Late.Store(true)
-				switch failure {
-				case ginlimit.FailLocal:
+		testkit.RunInBubble(t, name, func(t *testing.T, b *testkit.Bubble) {
+			opts := []ginlimit.PolicyOption{ginlimit.PerHour(100), ginlimit.InFlight(4)}
+			l := testkit.NewLimiter(t, b.Redis, ginlimit.WithReplicas(2),
+				ginlimit.WithTimeout(50*time.Millisecond), ginlimit.WithFailureMode(failure))
+			p := testkit.NewPolicy(t, l, "api", opts...)
+			other := testkit.NewPolicy(t, testkit.NewLimiter(t, b.Connect(t)), "api", opts...)
+			held := []*ginlimit.Reservation{admits(t, p)}
+			b.Late.Store(true)
+			switch failure {
+			case ginlimit.FailLocal:
+				held = append(held, admits(t, p))
+				require.Equal(t, ginlimit.FromLocal, held[1].Result().Source)
+				denies(t, p, "api-c")
+			case ginlimit.FailOpen:
+				for range 9 {
 					held = append(held, admits(t, p))
-					require.Equal(t, ginlimit.FromLocal, held[1].Result().Source)
-					denies(t, p, "api-c")
-				case ginlimit.FailOpen:
-					for range 9 {
-						held = append(held, admits(t, p))
-					}
-				case ginlimit.FailClosed:
-					require.ErrorIs(t, testkit.Err(p.Reserve(t.Context(), "alice", 1)), ginlimit.ErrUnavailable)
 				}
-				require.Equal(t, len(held), l.Stats().Slots)
-				time.Sleep(3 * time.Second)
-				b.Late.Store(false)
-				time.Sleep(3 * time.Second)
-				peek := testkit.Must(other.Peek(t.Context(), "alice"))
-				require.Equal(t, len(held) < 4, peek.Allowed)
-				for range max(0, 4-len(held)) {
-					admits(t, other)
-				}
-				denies(t, other, "api-c")
-				for _, slot := range held {
-					slot.Release()
-				}
-				time.Sleep(time.Second)
-				require.Zero(t, l.Stats().Slots)
-				admits(t, p).Release()
-			})
+			case ginlimit.FailClosed:
+				require.ErrorIs(t, testkit.Err(p.Reserve(t.Context(), "alice", 1)), ginlimit.ErrUnavailable)
+			}
+			require.Equal(t, len(held), l.Stats().Slots)
+			time.Sleep(3 * time.Second)
+			b.Late.Store(false)
+			time.Sleep(3 * time.Second)
+			peek := testkit.Must(other.Peek(t.Context(), "alice"))
+			require.Equal(t, len(held) < 4, peek.Allowed)
+			for range max(0, 4-len(held)) {
+				admits(t, other)
+			}
+			denies(t, other, "api-c")
+			for _, slot := range held {
+				slot.Release()
+			}
+			time.Sleep(time.Second)
+			require.Zero(t, l.Stats().Slots)
+			admits(t, p).Release()
 		})
 	}
 }

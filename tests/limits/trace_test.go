@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -95,24 +94,21 @@ func TestTraceEqualsModelOnMiniredis(t *testing.T) {
 func TestTraceEqualsModelInProcess(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(traceSeeds) {
-		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				limiter := testkit.NewLocal(t)
-				m := testkit.NewBucketModel()
-				for i, s := range testkit.Trace(seed, testkit.Steps(traceSteps), traceLimits, ample) {
-					time.Sleep(s.Wait) // the bubble's clock
-					m.Advance(s.Wait)
-					want := s.Expect(m)
-					got, err := s.Apply(t.Context(), limiter)
-					if want != (ginlimit.Result{}) {
-						want.Source = ginlimit.FromLocal
-					}
-					if err != nil || got != want {
-						require.Failf(t, "differs", "seed %d, step %d, %s:\nwant %+v\n got %+v, error %v", seed, i, s, want, got, err)
-					}
+		testkit.RunSynctest(t, fmt.Sprintf("seed %d", seed), func(t *testing.T) {
+			limiter := testkit.NewLocal(t)
+			m := testkit.NewBucketModel()
+			for i, s := range testkit.Trace(seed, testkit.Steps(traceSteps), traceLimits, ample) {
+				time.Sleep(s.Wait) // the bubble's clock
+				m.Advance(s.Wait)
+				want := s.Expect(m)
+				got, err := s.Apply(t.Context(), limiter)
+				if want != (ginlimit.Result{}) {
+					want.Source = ginlimit.FromLocal
 				}
-			})
+				if err != nil || got != want {
+					require.Failf(t, "differs", "seed %d, step %d, %s:\nwant %+v\n got %+v, error %v", seed, i, s, want, got, err)
+				}
+			}
 		})
 	}
 }
@@ -137,12 +133,9 @@ func TestWindowTraceEqualsModelInProcess(t *testing.T) {
 	t.Parallel()
 	for _, a := range testkit.WindowAlgorithms {
 		for seed := range uint64(traceSeeds) {
-			t.Run(fmt.Sprintf("%s, seed %d", a, seed), func(t *testing.T) {
-				t.Parallel()
-				synctest.Test(t, func(t *testing.T) {
-					testkit.LocalEngine(t, a).Follow(t, seed, testkit.WindowTrace(seed, testkit.Steps(windowTraceSteps)),
-						testkit.NewWindowModel(a), ginlimit.FromLocal)
-				})
+			testkit.RunSynctest(t, fmt.Sprintf("%s, seed %d", a, seed), func(t *testing.T) {
+				testkit.LocalEngine(t, a).Follow(t, seed, testkit.WindowTrace(seed, testkit.Steps(windowTraceSteps)),
+					testkit.NewWindowModel(a), ginlimit.FromLocal)
 			})
 		}
 	}

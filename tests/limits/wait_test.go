@@ -48,22 +48,19 @@ func TestWaitN(t *testing.T) {
 		"never before the end": {[]ginlimit.Limit{ginlimit.PerMinute(60).WithAlgorithm(ginlimit.FixedWindow)},
 			60, 1, 0, context.DeadlineExceeded},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				p := testkit.NewPolicy(t, testkit.NewLocal(t), "test", ginlimit.WithLimits(row.limits...))
-				testkit.Must(p.AllowN(t.Context(), "k", row.first))
-				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second+time.Nanosecond)
-				defer cancel()
-				start := time.Now()
-				err := p.WaitN(ctx, "k", row.n)
-				require.Equal(t, row.waits, time.Since(start))
-				if row.err != nil {
-					require.ErrorIs(t, err, row.err)
-					return
-				}
-				require.NoError(t, err)
-			})
+		testkit.RunSynctest(t, name, func(t *testing.T) {
+			p := testkit.NewPolicy(t, testkit.NewLocal(t), "test", ginlimit.WithLimits(row.limits...))
+			testkit.Must(p.AllowN(t.Context(), "k", row.first))
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second+time.Nanosecond)
+			defer cancel()
+			start := time.Now()
+			err := p.WaitN(ctx, "k", row.n)
+			require.Equal(t, row.waits, time.Since(start))
+			if row.err != nil {
+				require.ErrorIs(t, err, row.err)
+				return
+			}
+			require.NoError(t, err)
 		})
 	}
 }
@@ -177,12 +174,9 @@ func TestWaitTakesTheNextToken(t *testing.T) {
 		}
 	})
 	for _, a := range append(testkit.WindowAlgorithms, ginlimit.TokenBucket) {
-		t.Run("in a bubble, "+a.String(), func(t *testing.T) {
-			t.Parallel()
-			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-				next(t, testkit.Engine{Limiter: testkit.NewLimiter(t, b.Redis, testkit.WithAlgorithm(a)),
-					Algorithm: a, Advance: time.Sleep})
-			})
+		testkit.RunInBubble(t, "in a bubble, "+a.String(), func(t *testing.T, b *testkit.Bubble) {
+			next(t, testkit.Engine{Limiter: testkit.NewLimiter(t, b.Redis, testkit.WithAlgorithm(a)),
+				Algorithm: a, Advance: time.Sleep})
 		})
 	}
 }
@@ -255,44 +249,41 @@ func TestQueueOfAClientWhosePlanChanges(t *testing.T) {
 	t.Parallel()
 	for name, prohibited := range map[string]ginlimit.Limit{"prohibited": ginlimit.PerHour(0),
 		"by the floor": ginlimit.PerHour(1)} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				l, limit := testkit.NewLocal(t), ginlimit.PerHour(4)
-				p := testkit.NewPolicy(t, l, "api",
-					queued(ginlimit.WithFloor(1), ginlimit.WithCost(func(c *gin.Context) int {
-						return len(c.Query("n"))
-					}), ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) {
-						return []ginlimit.Limit{limit}, nil
-					}))...)
-				router := testkit.Serve(p.Handler())
-				request := func(path string) (*httptest.ResponseRecorder, time.Duration) {
-					start := time.Now()
-					rec := testkit.Get(router, path, testkit.User("alice"))
-					return rec, time.Since(start)
-				}
-				holds := testkit.Reserve(t, p)
-				require.True(t, holds.Result().Allowed)
-				waits := acquiring(t, p)
-				time.AfterFunc(time.Minute, holds.Release)
+		testkit.RunSynctest(t, name, func(t *testing.T) {
+			l, limit := testkit.NewLocal(t), ginlimit.PerHour(4)
+			p := testkit.NewPolicy(t, l, "api",
+				queued(ginlimit.WithFloor(1), ginlimit.WithCost(func(c *gin.Context) int {
+					return len(c.Query("n"))
+				}), ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) {
+					return []ginlimit.Limit{limit}, nil
+				}))...)
+			router := testkit.Serve(p.Handler())
+			request := func(path string) (*httptest.ResponseRecorder, time.Duration) {
+				start := time.Now()
+				rec := testkit.Get(router, path, testkit.User("alice"))
+				return rec, time.Since(start)
+			}
+			holds := testkit.Reserve(t, p)
+			require.True(t, holds.Result().Allowed)
+			waits := acquiring(t, p)
+			time.AfterFunc(time.Minute, holds.Release)
 
-				rec, took := request("/?n=nnnn") // more than there ever are
-				require.Equal(t, http.StatusTooManyRequests, rec.Code)
-				require.Zero(t, took)
-				require.Empty(t, rec.Header().Get("Retry-After"))
-				limit = prohibited
-				rec, took = request("/?n=n")
-				require.Equal(t, http.StatusTooManyRequests, rec.Code)
-				require.Zero(t, took)
-				require.Empty(t, rec.Header().Get("Retry-After"))
-				require.Negative(t, atOnce(t, acquiring(t, p)).RetryAfter)
+			rec, took := request("/?n=nnnn") // more than there ever are
+			require.Equal(t, http.StatusTooManyRequests, rec.Code)
+			require.Zero(t, took)
+			require.Empty(t, rec.Header().Get("Retry-After"))
+			limit = prohibited
+			rec, took = request("/?n=n")
+			require.Equal(t, http.StatusTooManyRequests, rec.Code)
+			require.Zero(t, took)
+			require.Empty(t, rec.Header().Get("Retry-After"))
+			require.Negative(t, atOnce(t, acquiring(t, p)).RetryAfter)
 
-				got := <-waits
-				require.True(t, got.slot.Result().Allowed)
-				require.Equal(t, 1, got.slot.Result().Remaining)
-				require.Equal(t, time.Minute, got.took)
-				got.slot.Release()
-			})
+			got := <-waits
+			require.True(t, got.slot.Result().Allowed)
+			require.Equal(t, 1, got.slot.Result().Remaining)
+			require.Equal(t, time.Minute, got.took)
+			got.slot.Release()
 		})
 	}
 }

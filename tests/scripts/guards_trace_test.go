@@ -44,21 +44,18 @@ func TestGuardsEqualTheModel(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(4) {
 		for i, name := range slices.Sorted(maps.Keys(guardKinds(time.Time{}))) {
-			t.Run(fmt.Sprintf("seed %d, %s", seed, name), func(t *testing.T) {
-				t.Parallel()
-				testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-					g := &guardTrace{mini: b.Mini, rdb: b.Redis,
-						r: rand.New(rand.NewPCG(seed, uint64(i))), store: memory.New(memory.MaxBuckets)}
-					g.kind = guardKinds(time.Now())[name]
-					g.ban, g.count = bucket.NewBan(20, 100), 4
-					if g.kind.limits == nil {
-						g.count = 1 + 2*int64(seed)
-					}
-					for step := range testkit.Steps(150) {
-						g.pause()
-						g.step(t, step)
-					}
-				})
+			testkit.RunInBubble(t, fmt.Sprintf("seed %d, %s", seed, name), func(t *testing.T, b *testkit.Bubble) {
+				g := &guardTrace{mini: b.Mini, rdb: b.Redis,
+					r: rand.New(rand.NewPCG(seed, uint64(i))), store: memory.New(memory.MaxBuckets)}
+				g.kind = guardKinds(time.Now())[name]
+				g.ban, g.count = bucket.NewBan(20, 100), 4
+				if g.kind.limits == nil {
+					g.count = 1 + 2*int64(seed)
+				}
+				for step := range testkit.Steps(150) {
+					g.pause()
+					g.step(t, step)
+				}
 			})
 		}
 	}

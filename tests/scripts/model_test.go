@@ -64,21 +64,18 @@ func TestScriptsOfWindowsEqualTheProcess(t *testing.T) {
 	for name, a := range map[string]ginlimit.Algorithm{"fixed": ginlimit.FixedWindow,
 		"sliding": ginlimit.SlidingWindow, "calendar": ginlimit.FixedWindow} {
 		for seed := range uint64(3) {
-			t.Run(fmt.Sprintf("%s, seed %d", name, seed), func(t *testing.T) {
-				t.Parallel()
-				testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-					r, start := rand.New(rand.NewPCG(seed, 1)), time.Now()
-					limit := ginlimit.Limit{Rate: int(2 + 5*seed), Period: time.Duration(9+26*seed) * time.Millisecond}
-					source, args := testkit.ScriptOfLimit(t, a, limit)
-					w := &scriptWindow{scriptKeys: &scriptKeys{mini: b.Mini, rdb: b.Redis,
-						source: source, args: args}, store: memory.New(memory.MaxBuckets), r: r}
-					w.Bucket, _ = bucket.New(testkit.Kinds[a], "", int64(limit.Rate), int64(limit.Rate), limit.Period.Milliseconds())
-					if name == "calendar" {
-						w.Bucket, _ = bucket.NewCalendar("", int64(limit.Rate),
-							time.Minute.Milliseconds(), start.Add(time.Minute).UnixMilli())
-					}
-					w.follow(t, testkit.Steps(400), start)
-				})
+			testkit.RunInBubble(t, fmt.Sprintf("%s, seed %d", name, seed), func(t *testing.T, b *testkit.Bubble) {
+				r, start := rand.New(rand.NewPCG(seed, 1)), time.Now()
+				limit := ginlimit.Limit{Rate: int(2 + 5*seed), Period: time.Duration(9+26*seed) * time.Millisecond}
+				source, args := testkit.ScriptOfLimit(t, a, limit)
+				w := &scriptWindow{scriptKeys: &scriptKeys{mini: b.Mini, rdb: b.Redis,
+					source: source, args: args}, store: memory.New(memory.MaxBuckets), r: r}
+				w.Bucket, _ = bucket.New(testkit.Kinds[a], "", int64(limit.Rate), int64(limit.Rate), limit.Period.Milliseconds())
+				if name == "calendar" {
+					w.Bucket, _ = bucket.NewCalendar("", int64(limit.Rate),
+						time.Minute.Milliseconds(), start.Add(time.Minute).UnixMilli())
+				}
+				w.follow(t, testkit.Steps(400), start)
 			})
 		}
 	}
@@ -181,22 +178,19 @@ func TestScriptsWithRecordsEqualTheProcess(t *testing.T) {
 	t.Parallel()
 	for a, kind := range testkit.Kinds {
 		for seed := range uint64(6) {
-			t.Run(fmt.Sprintf("%s, seed %d", a, seed), func(t *testing.T) {
-				t.Parallel()
-				testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-					r := rand.New(rand.NewPCG(seed, uint64(a)))
-					limit := ginlimit.Limit{Rate: 3 + r.IntN(40), Period: time.Duration(20+r.IntN(400)) * time.Millisecond}
-					source, args := testkit.ScriptOfLimit(t, a, limit)
-					one, ok := bucket.New(kind, "b", int64(limit.Rate), int64(limit.Rate), limit.Period.Milliseconds())
-					require.True(t, ok)
-					w := &recordTrace{
-						scriptKeys: &scriptKeys{mini: b.Mini, rdb: b.Redis, source: source, args: args}, Bucket: one,
-						store: memory.New(memory.MaxBuckets), r: r,
-					}
-					for step := range testkit.Steps(400) {
-						w.step(t, step)
-					}
-				})
+			testkit.RunInBubble(t, fmt.Sprintf("%s, seed %d", a, seed), func(t *testing.T, b *testkit.Bubble) {
+				r := rand.New(rand.NewPCG(seed, uint64(a)))
+				limit := ginlimit.Limit{Rate: 3 + r.IntN(40), Period: time.Duration(20+r.IntN(400)) * time.Millisecond}
+				source, args := testkit.ScriptOfLimit(t, a, limit)
+				one, ok := bucket.New(kind, "b", int64(limit.Rate), int64(limit.Rate), limit.Period.Milliseconds())
+				require.True(t, ok)
+				w := &recordTrace{
+					scriptKeys: &scriptKeys{mini: b.Mini, rdb: b.Redis, source: source, args: args}, Bucket: one,
+					store: memory.New(memory.MaxBuckets), r: r,
+				}
+				for step := range testkit.Steps(400) {
+					w.step(t, step)
+				}
 			})
 		}
 	}

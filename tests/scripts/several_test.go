@@ -239,32 +239,29 @@ func TestScriptOfLeasesEqualsTheProcess(t *testing.T) {
 	t.Parallel()
 	source := testkit.ScriptSource(t, wire.Lease)
 	for seed := range uint64(12) {
-		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
-			t.Parallel()
-			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-				l := &leaseTrace{mini: b.Mini, rdb: b.Redis, source: source,
-					r: rand.New(rand.NewPCG(seed, 9)), store: memory.New(memory.MaxBuckets)}
-				for i := range 1 + l.r.IntN(3) {
-					burst := 20 + l.r.Int64N(200)
-					one, ok := bucket.New(bucket.Token, fmt.Sprint(i), 1+l.r.Int64N(300), burst, 1+l.r.Int64N(300))
-					require.True(t, ok)
-					one.Leave(burst / 2)
-					l.buckets = append(l.buckets, one)
+		testkit.RunInBubble(t, fmt.Sprintf("seed %d", seed), func(t *testing.T, b *testkit.Bubble) {
+			l := &leaseTrace{mini: b.Mini, rdb: b.Redis, source: source,
+				r: rand.New(rand.NewPCG(seed, 9)), store: memory.New(memory.MaxBuckets)}
+			for i := range 1 + l.r.IntN(3) {
+				burst := 20 + l.r.Int64N(200)
+				one, ok := bucket.New(bucket.Token, fmt.Sprint(i), 1+l.r.Int64N(300), burst, 1+l.r.Int64N(300))
+				require.True(t, ok)
+				one.Leave(burst / 2)
+				l.buckets = append(l.buckets, one)
+			}
+			l.buckets = append(l.buckets, bucket.NewAhead(&l.buckets[0], 2+l.r.Int64N(30)))
+			for step := range testkit.Steps(300) {
+				time.Sleep(time.Duration(l.r.Int64N(40)) * time.Millisecond * time.Duration(l.r.Int64N(2)))
+				l.mini.SetTime(time.Now())
+				if l.r.IntN(12) == 0 {
+					l.change(t)
 				}
-				l.buckets = append(l.buckets, bucket.NewAhead(&l.buckets[0], 2+l.r.Int64N(30)))
-				for step := range testkit.Steps(300) {
-					time.Sleep(time.Duration(l.r.Int64N(40)) * time.Millisecond * time.Duration(l.r.Int64N(2)))
-					l.mini.SetTime(time.Now())
-					if l.r.IntN(12) == 0 {
-						l.change(t)
-					}
-					own, ahead, held, n := l.r.Int64N(4), l.r.Int64N(30), l.r.Int64N(3)*l.r.Int64N(20), 1+l.r.Int64N(3)
-					what := fmt.Sprintf("step %d: own %d, ahead %d, held %d, n %d", step, own, ahead, held, n)
-					got, err := l.take(t, own, ahead, held, n)
-					require.NoError(t, err, what)
-					require.Equal(t, l.model(own, ahead, held, n), got, what)
-				}
-			})
+				own, ahead, held, n := l.r.Int64N(4), l.r.Int64N(30), l.r.Int64N(3)*l.r.Int64N(20), 1+l.r.Int64N(3)
+				what := fmt.Sprintf("step %d: own %d, ahead %d, held %d, n %d", step, own, ahead, held, n)
+				got, err := l.take(t, own, ahead, held, n)
+				require.NoError(t, err, what)
+				require.Equal(t, l.model(own, ahead, held, n), got, what)
+			}
 		})
 	}
 }

@@ -149,48 +149,45 @@ func TestEventsOfEachWayOfARequest(t *testing.T) {
 			if dryRun {
 				title += ", dry run"
 			}
-			t.Run(title, func(t *testing.T) {
-				t.Parallel()
-				testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-					seen := &events{}
-					var limiter *testkit.Limiter
-					if row.local {
-						limiter = testkit.NewLocal(t, ginlimit.WithObserver(seen.observe))
-					} else {
-						limiter = testkit.NewLimiter(t, b.Redis, ginlimit.WithObserver(seen.observe), testkit.RemembersDenials(),
-							ginlimit.WithTimeout(100*time.Millisecond), ginlimit.WithFailureMode(ginlimit.FailLocal))
-					}
-					opts, want, code := append([]ginlimit.PolicyOption{testkit.ByUser()}, row.opts...), row.want, row.code
-					if dryRun {
-						opts, code = append(opts, ginlimit.WithDryRun()), 200
-						want.DryRun = true
-					}
-					p := testkit.NewPolicy(t, limiter, name, opts...)
-					router := testkit.Serve(p.Handler())
-					b.Late.Store(row.late)
-					for range row.before {
-						testkit.Get(router, "/", testkit.User("u"))
-					}
-					for range row.held {
-						slot := testkit.Must(p.Reserve(t.Context(), "u", 1))
-						require.True(t, slot.Result().Allowed)
-						defer slot.Release()
-					}
-					if row.closed {
-						require.NoError(t, limiter.Close())
-					}
-					seen.all = nil
-					edit := row.edit
-					if edit == nil {
-						edit = func(*http.Request) {}
-					}
-					require.Equal(t, code, testkit.Get(router, "/", testkit.User("u"), edit).Code)
-					require.Len(t, seen.all, 1)
-					got := seen.all[0]
-					require.GreaterOrEqual(t, got.Duration, got.Waited)
-					want.Name, want.Remaining, want.Duration, want.Waited = name, got.Remaining, got.Duration, got.Waited
-					require.Equal(t, want, got)
-				})
+			testkit.RunInBubble(t, title, func(t *testing.T, b *testkit.Bubble) {
+				seen := &events{}
+				var limiter *testkit.Limiter
+				if row.local {
+					limiter = testkit.NewLocal(t, ginlimit.WithObserver(seen.observe))
+				} else {
+					limiter = testkit.NewLimiter(t, b.Redis, ginlimit.WithObserver(seen.observe), testkit.RemembersDenials(),
+						ginlimit.WithTimeout(100*time.Millisecond), ginlimit.WithFailureMode(ginlimit.FailLocal))
+				}
+				opts, want, code := append([]ginlimit.PolicyOption{testkit.ByUser()}, row.opts...), row.want, row.code
+				if dryRun {
+					opts, code = append(opts, ginlimit.WithDryRun()), 200
+					want.DryRun = true
+				}
+				p := testkit.NewPolicy(t, limiter, name, opts...)
+				router := testkit.Serve(p.Handler())
+				b.Late.Store(row.late)
+				for range row.before {
+					testkit.Get(router, "/", testkit.User("u"))
+				}
+				for range row.held {
+					slot := testkit.Must(p.Reserve(t.Context(), "u", 1))
+					require.True(t, slot.Result().Allowed)
+					defer slot.Release()
+				}
+				if row.closed {
+					require.NoError(t, limiter.Close())
+				}
+				seen.all = nil
+				edit := row.edit
+				if edit == nil {
+					edit = func(*http.Request) {}
+				}
+				require.Equal(t, code, testkit.Get(router, "/", testkit.User("u"), edit).Code)
+				require.Len(t, seen.all, 1)
+				got := seen.all[0]
+				require.GreaterOrEqual(t, got.Duration, got.Waited)
+				want.Name, want.Remaining, want.Duration, want.Waited = name, got.Remaining, got.Duration, got.Waited
+				require.Equal(t, want, got)
 			})
 		}
 	}

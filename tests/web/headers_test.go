@@ -186,21 +186,18 @@ func TestWindowOfAProhibitedQuotaIsThatOfItsMonth(t *testing.T) {
 			[]ginlimit.PolicyOption{ginlimit.WithFloor(3), testkit.LimitsFrom(ginlimit.PerCalendar(3, month))},
 			[3]string{"w=2678400", "w=2505600", "w=2678400"}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				r := testkit.Serve(testkit.NewPolicy(t, testkit.NewLocal(t), "api",
-					append([]ginlimit.PolicyOption{testkit.ByUser(), ginlimit.WithHeaders(ginlimit.RateLimitDraft)},
-						row.opts...)...).Handler())
-				for i, passed := range []time.Duration{0, january, february} {
-					time.Sleep(passed)
-					for range 2 { // the second one finds what the first has made
-						rec := testkit.Get(r, "/", testkit.User("alice"))
-						require.Equal(t, http.StatusTooManyRequests, rec.Code)
-						require.Contains(t, rec.Header().Get("RateLimit-Policy"), ";q=0;"+row.windows[i])
-					}
+		testkit.RunSynctest(t, name, func(t *testing.T) {
+			r := testkit.Serve(testkit.NewPolicy(t, testkit.NewLocal(t), "api",
+				append([]ginlimit.PolicyOption{testkit.ByUser(), ginlimit.WithHeaders(ginlimit.RateLimitDraft)},
+					row.opts...)...).Handler())
+			for i, passed := range []time.Duration{0, january, february} {
+				time.Sleep(passed)
+				for range 2 { // the second one finds what the first has made
+					rec := testkit.Get(r, "/", testkit.User("alice"))
+					require.Equal(t, http.StatusTooManyRequests, rec.Code)
+					require.Contains(t, rec.Header().Get("RateLimit-Policy"), ";q=0;"+row.windows[i])
 				}
-			})
+			}
 		})
 	}
 }

@@ -88,18 +88,15 @@ func TestObserverSeesAWaitOnce(t *testing.T) {
 		}, ginlimit.Event{Name: "test", Outcome: ginlimit.OutcomeDenied, Cause: ginlimit.CauseNever,
 			Limit: ginlimit.PerSecond(0), Source: ginlimit.FromPolicy, Cost: 1}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				seen := &events{}
-				limiter := testkit.NewLocal(t, ginlimit.WithObserver(seen.observe))
-				require.NoError(t, limiter.Wait(t.Context(), "k", limit))
-				synctest.Wait()
-				seen.all = nil
-				row.wait(t, limiter)
-				synctest.Wait()
-				require.Equal(t, []ginlimit.Event{row.want}, seen.all)
-			})
+		testkit.RunSynctest(t, name, func(t *testing.T) {
+			seen := &events{}
+			limiter := testkit.NewLocal(t, ginlimit.WithObserver(seen.observe))
+			require.NoError(t, limiter.Wait(t.Context(), "k", limit))
+			synctest.Wait()
+			seen.all = nil
+			row.wait(t, limiter)
+			synctest.Wait()
+			require.Equal(t, []ginlimit.Event{row.want}, seen.all)
 		})
 	}
 }
