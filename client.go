@@ -164,8 +164,7 @@ func (p *Policy) Wait(ctx context.Context, client string) error { return p.WaitN
 // It returns at once if the tokens would come after the context's deadline, with an error that wraps
 // [context.DeadlineExceeded], and if a limit never holds n tokens, with [ErrInvalidArgument]. Callers of one
 // process that wait for the same client and limits are served in order of arrival. With [FailClosed] it waits
-// through an outage until the context ends; attempts that Redis did not answer may have taken tokens. Else an
-// error of Redis ends it.
+// through an outage until the context ends; else an error of Redis ends it.
 func (p *Policy) WaitN(ctx context.Context, client string, n int) error {
 	return p.waitN(ctx, client, n, traits.Waiting{})
 }
@@ -190,7 +189,7 @@ func (p *Policy) waitN(ctx context.Context, client string, n int, w traits.Waiti
 }
 
 // Peek returns what a request for one token of a client, and for a slot if there is [InFlight], would get
-// now. It takes nothing. Tokens held by [WithLease] count.
+// now. It takes nothing. Leased tokens count.
 func (p *Policy) Peek(ctx context.Context, client string) (Result, error) {
 	q, err := p.ask(ctx, client, 1)
 	if err != nil {
@@ -204,8 +203,8 @@ func (p *Policy) Peek(ctx context.Context, client string) (Result, error) {
 }
 
 // Status is [Policy.Peek] for each limit of the policy, in the order given, in one round trip. Remaining of
-// [InFlight] is its free slots; it comes last beside limits of [WithLimitFunc]. A block or a ban shows in
-// each limit of tokens.
+// [InFlight] is its free slots; it comes last beside [WithLimitFunc]. A block or a ban shows in each limit of
+// tokens.
 func (p *Policy) Status(ctx context.Context, client string) ([]Result, error) {
 	q, err := p.ask(ctx, client, 1)
 	if err != nil {

@@ -43,8 +43,7 @@ import (
 // It takes a client, a cluster client, a ring or a failover client; any other type, such as your wrapper of a
 // cluster client, counts as one server. The commands that it sends by a [redis.Client] end within
 // [WithTimeout], whatever timeouts the client has. Each limiter adds a hook that stays on the client, so make
-// one limiter and share it. Add your own hooks before, or they do not see the limiter's commands; a hook must
-// not keep a command after the call.
+// one limiter and share it. A hook must not keep a command.
 func NewLimiter(rdb redis.UniversalClient, opts ...LimiterOption) (*Limiter, error) {
 	l, errs := newRedisLimiter(rdb, opts)
 	if errs != nil {
@@ -97,7 +96,7 @@ func (c *limiterConfig) engine() engine.Config {
 // NewLocal returns a limiter whose buckets are in this process alone, at most 262,144. When there are more,
 // it forgets those that are full soonest; a forgotten bucket is full. A [SlidingWindow] is exact up to 8,192
 // entries. A default without effect here, such as [WithTimeout], is an error. Policies may have
-// [WithFailureMode] and [WithLease], so the same routes run without Redis.
+// [WithFailureMode] and [WithLease].
 func NewLocal(opts ...LimiterOption) (*Limiter, error) {
 	c := newConfig(opts)
 	for _, option := range c.used {
@@ -133,8 +132,7 @@ var errNotMade = invalid("the limiter was not made by NewLimiter or NewLocal")
 // Close ends the limiter: further decisions return [ErrClosed], and every Wait returns. It waits for
 // decisions in flight, gives back leased tokens and frees the slots that no request holds. Call it when the
 // requests have ended, as slots still held become free only 10 s later. The Redis client stays open. A second
-// call does nothing. If Redis hangs, Close takes up to 1.2 s with the default timeout, and 2.2 s if hooks of
-// the client hang too.
+// call does nothing. If Redis hangs, it takes up to 2.2 s with the default timeout.
 func (l *Limiter) Close() error {
 	if l != nil && l.engine != nil {
 		l.operation.End()
@@ -145,7 +143,7 @@ func (l *Limiter) Close() error {
 
 // Ping reports whether Redis answers within [WithTimeout], for readiness checks: every master of a cluster
 // and every shard that a ring uses. The error names the cause and wraps [ErrUnavailable], or is the
-// context's. Decisions do not depend on Ping; without Redis [WithFailureMode] decides.
+// context's.
 func (l *Limiter) Ping(ctx context.Context) error {
 	if l == nil || l.engine == nil {
 		return errNotMade
@@ -198,7 +196,7 @@ type Transition struct {
 }
 
 // Stats are the figures of a limiter. Batches, Decisions, Leased and Transitions count from when it was made.
-// For [NewLocal] only Slots, Bans, Overrides and LocalBuckets are not zero. A closed limiter has no LostServers.
+// For [NewLocal] only Slots, Bans, Overrides and LocalBuckets are not zero.
 type Stats struct {
 	Servers      int                   // of Redis that decisions are sent to; one while they are not known yet
 	LostServers  int                   // of these, with an open circuit breaker

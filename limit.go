@@ -59,8 +59,7 @@ func Prohibited() Limit { return PerSecond(0) }
 // A request holds a slot until its handler returns or panics. It takes its slot and its tokens together or
 // not at all, and neither at a cost of 0. Without a free slot Retry-After is one second, because nobody knows
 // when another request ends. Outside HTTP use [Policy.Reserve] or [ReserveAll]: Allow, AllowUpTo and Wait
-// return an error. [Policy.With] leaves some of the slots to others. A policy or a client has at most one such
-// limit.
+// return an error. A policy has at most one such limit.
 //
 // A process that dies frees its slots within 10 s. A process that is frozen or cannot reach Redis keeps them
 // for 7 s; after that more than n may be in flight. Without Redis, each process has its share of n, at least

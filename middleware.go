@@ -46,14 +46,12 @@ func (p *Policy) Handler() gin.HandlerFunc {
 // Each policy counts the request under its own key, at its own cost, and settles or refunds its own charge. A
 // policy that skips the request is left out, and a policy [WithDryRun] decides apart. If several deny, the
 // policy with the longest wait answers, with its own headers, handler and body. If a key, a cost or a
-// client's limits cannot be found, nothing is charged, and that policy's [WithErrorHandler] answers. A
-// request waits in one queue at a time, in all no longer than the longest wait of its policies [WithQueue].
+// client's limits cannot be found, nothing is charged, and that policy's [WithErrorHandler] answers.
 // X-RateLimit reports the policy closest to exhaustion, RateLimit lists all.
 //
 // If one Redis server has all keys, one script decides. Otherwise, for two policies [WithBan], and for
 // policies [WithShares], which come last, one policy is asked after another. If a later policy denies, what
-// was taken is given back; until then another request may be denied because of it. Handlers that follow each
-// other are different: each charges when its turn comes, and keeps its charge if a later handler denies.
+// was taken is given back; until then another request may be denied because of it.
 //
 // It panics without a policy, on a nil one, on two with the same keys, on one [WithLease] beside others, and
 // on policies of two limiters.
@@ -73,7 +71,7 @@ func AllOf(policies ...*Policy) gin.HandlerFunc {
 // FirstOf returns middleware that limits a request by the first policy whose [KeyFunc] finds a key: by its
 // API key, say, or else its address. A key function finds none if its key is empty or its error wraps
 // [ErrNoKey]. Any other error is that policy's to answer; if none finds a key, the last answers. It panics
-// without a policy, on nil, and on policies of two limiters.
+// without a policy, on nil, and on two limiters' policies.
 func FirstOf(policies ...*Policy) gin.HandlerFunc {
 	policies = usable("FirstOf", policies, func(_, _ *Policy) error { return nil })
 	return func(c *gin.Context) {
@@ -128,7 +126,7 @@ func usable(of string, policies []*Policy, fault func(p, before *Policy) error) 
 }
 
 // FromContext returns the result closest to exhaustion of [Results], or an unlimited one if all policies skip
-// the request. Dry runs count too. It is false without a decision.
+// the request. It is false without a decision.
 func FromContext(c *gin.Context) (Result, bool) {
 	s := stateOf(c)
 	t := s.closest((*part).denies)

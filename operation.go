@@ -28,7 +28,7 @@ const (
 	operationTimeout  = 5 * time.Second
 )
 
-// Override is limits that replace those of a policy for a time: see [Limiter.Override].
+// Override replaces a policy's limits for a time: see [Limiter.Override].
 type Override struct {
 	Policy string    // its name
 	Client string    // as the policy's [KeyFunc] returns it, at most 1,024 bytes; "" is all clients without an override of their own
@@ -38,17 +38,18 @@ type Override struct {
 }
 
 // Override replaces the limits of a policy, for one client or for all, until a time. It is in force within a
-// second in every process that decides, also for a client that is denied; a process that has just begun reads
-// the overrides with its first decision. Without Redis a process goes by those that it knows.
+// second in every process, also for a client that is denied. Without Redis a process goes by the overrides
+// that it knows.
 //
-// A client's override goes before that for all clients, and both before [WithLimitFunc]. The policy's
-// [InFlight] stays unless the limits name another. A changed Rate or Burst keeps the bucket: what is missing
-// takes as long to come back as before. Another period or algorithm is another bucket, a full one. It ends no
-// [Policy.Block] and no ban; [Policy.Reset] does. Who waits goes on under the limits of before.
+// A client's override goes before one for all clients, and both before [WithLimitFunc]. The policy's
+// [InFlight] stays unless the limits name another. A changed Rate or Burst keeps the bucket (see
+// [Limiter.Policy]); another period or algorithm has a bucket of its own. It ends no block and no ban:
+// [Policy.Reset] does. Callers that wait keep their limits.
 //
-// The policy may be another process', once that has served. A second override for the same client replaces the
-// first. The error joins all faults, each an [ErrInvalidArgument], as is the 10,001st override; without Redis it
-// is [ErrUnavailable], and the override may be in force all the same. It waits for at most five seconds.
+// The policy may be another process', once that has published it: see [Limiter.Policies]. A client's next
+// override replaces the one before. The error joins all faults, each an [ErrInvalidArgument], as is the
+// 10,001st override. Without Redis it is [ErrUnavailable], after at most five seconds; the override may be in
+// force all the same.
 func (l *Limiter) Override(ctx context.Context, o Override) error { return l.OverrideAll(ctx, o) }
 
 // OverrideAll is [Limiter.Override] for up to 1,000 overrides, all or none.
@@ -71,8 +72,8 @@ func (l *Limiter) OverrideAll(ctx context.Context, all ...Override) error {
 	})
 }
 
-// Overrides returns all overrides that have not ended, by policy and client, also those of other processes'
-// policies. With [WithKeySecret] their clients are HMACs.
+// Overrides returns all overrides that have not ended, by policy and client. With [WithKeySecret] the clients
+// are HMACs.
 func (l *Limiter) Overrides(ctx context.Context) (all []Override, err error) {
 	if l == nil || l.engine == nil {
 		return nil, errNotMade
@@ -109,9 +110,9 @@ type PolicyInfo struct {
 	Seen      time.Time // when one of them has last said so
 }
 
-// Policies returns the policies that the processes of this prefix serve, by name. A policy that differs between
-// processes, as during a rollout, is there once for each variant. A process publishes up to 1,000 policies,
-// each within a second of its first decision and then each minute; after three minutes it is forgotten.
+// Policies returns the policies that the processes of this prefix serve, by name. A policy that differs
+// between processes, as during a rollout, is there once for each variant. A process publishes up to 1,000
+// policies, each within a second of its first decision. Three minutes after it ends they are gone.
 func (l *Limiter) Policies(ctx context.Context) (all []PolicyInfo, err error) {
 	if l == nil || l.engine == nil {
 		return nil, errNotMade
@@ -141,7 +142,7 @@ func (l *Limiter) published(ctx context.Context) (all []PolicyInfo, err error) {
 	return all, err
 }
 
-// WithoutOverrides ignores overrides: the limits are those of the code, whoever may write to Redis.
+// WithoutOverrides ignores overrides, whoever may write them to Redis.
 func WithoutOverrides() LimiterOption {
 	return limiterSetting{"WithoutOverrides", func(c *config) { c.ignoresOverrides = true }}
 }

@@ -192,8 +192,7 @@ func WithTimeout(d time.Duration) LimiterOption {
 
 // WithDenyCache sets how many denials are remembered, 0 to 4,194,304; the default is 65,536. After Redis has
 // denied a client, this process denies it without a round trip until enough tokens are back, for at most a
-// second. So a [Policy.Reset], [Policy.Refund] or larger limit takes effect within a second in other
-// limiters. A test that sets Redis' clock needs WithDenyCache(0).
+// second. So a reset, a refund or a larger limit may reach other limiters a second late.
 func WithDenyCache(entries int) LimiterOption {
 	return limiterSetting{"WithDenyCache", func(c *config) {
 		c.require(entries >= 0, "WithDenyCache(%d): want 0 or more", entries)
@@ -203,10 +202,10 @@ func WithDenyCache(entries int) LimiterOption {
 }
 
 // WithReplicas fixes how many limiters share the limits without Redis, at least 1. By default Redis counts
-// the processes that use the prefix: a new process within 2.5 s of its first decision, a dead process for up
-// to 20 s more. With [FailLocal], each enforces its share of every Rate and Burst, rounded down, but at least
-// 1. Limiters of one process with the same server and prefix use one share. A process that has never reached
-// Redis enforces the whole limit. A limiter with a fixed n is not counted by others.
+// the processes that use the prefix (docs/operations.md). With [FailLocal], each enforces its share of every
+// Rate and Burst, rounded down, but at least 1. Limiters of one process with the same server and prefix use
+// one share. A process that has never reached Redis enforces the whole limit. A limiter with a fixed n is not
+// counted by others.
 func WithReplicas(n int) LimiterOption {
 	return limiterSetting{"WithReplicas", func(c *config) {
 		if c.require(n >= 1, "WithReplicas(%d): want at least 1", n) {

@@ -35,7 +35,7 @@ type PlanStats struct {
 	Errors uint64 // the source failed, and nothing was known
 }
 
-// Stats returns the counts since the plans were made. An unknown client is a hit or a miss like any other.
+// Stats returns the counts since the plans were made.
 func (p *Plans) Stats() PlanStats {
 	if p == nil || p.cache == nil {
 		return PlanStats{}
@@ -51,8 +51,8 @@ var errNoPlans = invalid("the plans were not made by NewPlans")
 // The source is asked again after life, at least a second. For an unknown client it returns
 // [ErrUnknownClient], which is remembered too, or limits for all such clients. Any other error, an invalid
 // limit and a panic are failures. It is called for at most 256 clients at once, with a context of five
-// seconds; 4,096 more clients wait. Plans of one Redis and prefix with different sources need different
-// names. The error joins all faults, each an [ErrInvalidArgument].
+// seconds; 4,096 more clients wait. Different sources need different names. The error joins all faults, each
+// an [ErrInvalidArgument].
 func (l *Limiter) NewPlans(name string, life time.Duration,
 	source func(ctx context.Context, client string) ([]Limit, error)) (*Plans, error) {
 	if l == nil || l.engine == nil {
@@ -95,8 +95,7 @@ func (p *Plans) Limits(ctx context.Context, client string) ([]Limit, error) {
 
 // Invalidate makes the next request of a client ask the source again; call it once the source returns the
 // change. It takes effect at once in this process, and within a second in others. A process that cannot reach
-// Redis may keep the old plan for its life, and so may others if Invalidate returns an error. While the
-// source is slow, the old plan serves.
+// Redis may keep the old plan for its life, and so may others if Invalidate returns an error.
 func (p *Plans) Invalidate(ctx context.Context, client string) error {
 	switch {
 	case p == nil || p.cache == nil:

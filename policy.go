@@ -23,7 +23,6 @@ import (
 //
 // Methods take a client as the policy's [KeyFunc] returns it: see [AddrKey] for [ByClientIP]. Of the options
 // they use the limits, [WithFloor], [WithLease], [WithBan] and [WithFailureMode], and Reserve [WithQueue].
-// [WithShares] needs [Policy.Share].
 //
 // A method waits for Redis no longer than [WithTimeout] and its context. If either ends while the call is in
 // flight, the tokens may have been taken all the same; Reserve and Wait give them back if Redis answers after the
@@ -104,8 +103,8 @@ var derivedOptions = []string{"WithCost", "WithSettle", "WithRefund", "WithFloor
 
 // With returns a policy with the same name, key, limits, bans and buckets, and with other options: a floor
 // for batch jobs, another cost for another route. [WithKey], [WithBan], [WithLease], [WithShares] and limits
-// are errors, as they would need other buckets, except an [InFlight] of at most as many slots. The error
-// joins all faults.
+// are errors, as they need other buckets, except an [InFlight] of at most as many slots. The error joins all
+// faults.
 func (p *Policy) With(opts ...PolicyOption) (*Policy, error) {
 	if !p.made() {
 		return nil, errNoPolicy

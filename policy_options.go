@@ -65,7 +65,7 @@ func WithCost(f func(*gin.Context) int) Option {
 // WithRefund gives a request's tokens back if f returns true, so that only failed logins count, say. f is
 // called after the handlers that follow, even if one panics; then the status is 500, unless the response has
 // begun. Only tokens that the bucket still lacks are given back, and none after a [Policy.Reset]. Redis'
-// errors go to the context's Errors. It excludes [WithSettle].
+// errors go to the context's Errors.
 func WithRefund(f func(*gin.Context) bool) Option {
 	return setting{"WithRefund", func(c *config) {
 		if c.require(f != nil, "WithRefund: the function is nil") {
@@ -83,7 +83,6 @@ func WithRefund(f func(*gin.Context) bool) Option {
 // first takes its cost, as an estimate (see [WithCost]). f is called after the handlers that follow, even if
 // one panics; then the status is 500, unless the response has begun. The difference is given back or charged:
 // see [Reservation.Settle]. Negative numbers and Redis' errors change nothing and go to the context's Errors.
-// It excludes [WithRefund].
 func WithSettle(f func(*gin.Context) int) Option {
 	return setting{"WithSettle", func(c *config) {
 		if c.require(f != nil, "WithSettle: the function is nil") {
@@ -95,8 +94,8 @@ func WithSettle(f func(*gin.Context) int) Option {
 // WithFloor reserves n tokens of each limit for policies with a lower floor on the same buckets, which
 // [Policy.With] makes, so that batch jobs stop while people still get through. The default is 0. Remaining
 // and RetryAfter describe the part that this policy may use, Limit the whole. A [Reservation] may settle with
-// reserved tokens. n is below each limit's Burst, less what [WithLease] keeps of it. If a client's limit from
-// [WithLimitFunc] holds no more than n, the policy denies.
+// reserved tokens. n is below each limit's Burst, less what [WithLease] keeps of it. A client's limit of no
+// more than n tokens denies.
 func WithFloor(n int) Option {
 	return setting{"WithFloor", func(c *config) {
 		if c.require(n >= 0, "WithFloor(%d): want at least 0", n) {
@@ -137,8 +136,8 @@ func WithQueue(length int, wait time.Duration) Option {
 // hundred years.
 //
 // With [WithRefund] or [WithSettle] only tokens that are not given back lead to a ban: five failed logins,
-// say. But more requests at once than the limit holds are denied and ban, even if all would succeed.
-// Without Redis, each process has its own bans. docs/guide.md has more.
+// say. But more simultaneous requests than the limit holds ban the client, even if all would succeed. Each
+// process has its own bans without Redis.
 func WithBan(first, longest time.Duration) Option {
 	return setting{"WithBan", func(c *config) {
 		ok := c.require(first >= time.Millisecond, "WithBan(%s, %s): want a first ban of at least 1ms", first, longest)
@@ -204,8 +203,7 @@ func WithHeaders(h Headers) Option {
 
 // WithHeaderFunc sets further headers, after those of [WithHeaders]. f gets a Result for each limit of the
 // policy, in the order given, for every decision that headers report. If several policies allow a request,
-// each f is called, last the f of the policy closest to exhaustion. If they deny it, only the answering
-// policy's f is called. A full queue denies without a look at other limits, whose Remaining is then 0.
+// each f is called, last that of the policy closest to exhaustion; if they deny, the answering policy's.
 func WithHeaderFunc(f func(http.Header, []Result)) Option {
 	return setting{"WithHeaderFunc", func(c *config) {
 		c.require(f != nil, "WithHeaderFunc: the function is nil")

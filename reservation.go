@@ -11,7 +11,7 @@ import (
 	"github.com/ginlimit/ginlimit/internal/traits"
 )
 
-// Charge is N tokens, at least 1, of each limit of a policy, and a slot if it has [InFlight], for one client.
+// Charge is N tokens, 1 or more, of each limit, and a slot of [InFlight].
 type Charge struct {
 	Policy *Policy
 	Client string
@@ -248,7 +248,7 @@ func (r *Reservation) Cancel(ctx context.Context) error {
 	return r.settle(ctx, make([]int64, len(r.taken)))
 }
 
-// Release gives the slots back, without waiting for Redis. The tokens stay taken. More than once is once.
+// Release frees the slots, without waiting for Redis. The tokens stay taken. A second call does nothing.
 func (r *Reservation) Release() {
 	if !r.made() || r.released.Swap(true) {
 		return

@@ -22,11 +22,8 @@ import (
 // [CauseShare]. An empty tenant and another weight go to the error handler.
 //
 // The policy has one token bucket with a Burst of at most 16,777,216, and nothing else: put other limits,
-// [InFlight], [WithBan] and [WithLease] into policies of their own, and combine them by [AllOf].
-//
-// The rule is generalized processor sharing (Parekh and Gallager, IEEE/ACM Transactions on Networking, 1993)
-// with a dynamic threshold (Choudhury and Hahne, IEEE/ACM Transactions on Networking, 1998): see
-// docs/fair.md.
+// [InFlight], [WithBan] and [WithLease] into policies of their own, and combine them by [AllOf]. docs/fair.md
+// has the rule.
 func WithShares(f func(c *gin.Context) (tenant string, weight int)) PolicyOption {
 	return policySetting{"WithShares", func(c *config) {
 		c.require(f != nil, "WithShares: the function is nil")
