@@ -155,8 +155,10 @@ func (w *scriptWindow) follow(t *testing.T, steps int, start time.Time) {
 		}
 		switch ttl := w.mini.TTL("k").Milliseconds(); {
 		case w.Ends != 0:
-		case want[3] == 0: // if a Refund has emptied it, the key stays for as long as earlier marks may come
-			require.LessOrEqual(t, ttl, w.Period+longer, what)
+		// If a Refund has emptied it, the key stays for as long as earlier marks may come, also beside a block.
+		case want[3] == 0 || time.Now().Before(blocked):
+			require.GreaterOrEqual(t, ttl, want[3], what)
+			require.LessOrEqual(t, ttl, max(want[3], w.Period)+longer, what)
 		default:
 			require.GreaterOrEqual(t, ttl, want[3], what)
 			require.LessOrEqual(t, ttl, want[3]+longer, what)
