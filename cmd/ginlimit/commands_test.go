@@ -41,6 +41,9 @@ func TestPolicies(t *testing.T) {
 	require.Equal(t, "ByHeader", byName["report"].Key)
 	require.Equal(t, []string{"WithBan"}, byName["ban"].Options)
 	require.Regexp(t, `(?m)^report +100/h, 3 in flight +ByHeader +.* 1 +\d+s ago$`, r.ok("policies"))
+	plain := r.ok("policies", "--json")
+	require.Contains(t, plain, `"options":[]`, "no list is null")
+	require.NotContains(t, plain, "null")
 	require.Regexp(t, `(?m)^plan +of each client +ByHeader +WithLimitFunc `, r.ok("policies"))
 	require.Contains(t, r.ok("policies", "--prefix", "other"), `no process has served a policy under the prefix "other"`)
 	require.Empty(t, read[[]published](r, "policies", "--prefix", "other"))
@@ -234,6 +237,19 @@ func TestARegistryOfANewerVersion(t *testing.T) {
 	require.NoError(t, rdb.HSet(t.Context(), "ginlimit:{overrides}", "login|a", newer).Err())
 	r.fails(exitFailed, text, "overrides")
 	r.fails(exitFailed, text, "status", "login", "203.0.113.7")
+}
+
+// TestForeignTextsMoveNoCursor of who looks at the policies.
+func TestForeignTextsMoveNoCursor(t *testing.T) {
+	t.Parallel()
+	_, r, rdb := start(t)
+	const text = `{"v":1,"name":"a\u001b[2J","key":"b\u001b[2J","options":["c\u001b[2J"],"build":"d\u001b[2J"}`
+	require.NoError(t, rdb.HSet(t.Context(), "ginlimit:{policies}", "foreign", text).Err())
+	seen := redis.Z{Score: float64(time.Now().UnixMilli()), Member: "foreign P1"}
+	require.NoError(t, rdb.ZAdd(t.Context(), "ginlimit:{policies}:processes", seen).Err())
+	out := r.ok("policies")
+	require.Regexp(t, `a\\x1b\[2J.* b\\x1b\[2J +c\\x1b\[2J +d\\x1b\[2J`, out)
+	require.NotContains(t, out, "\x1b")
 }
 
 // TestSecretKeys: with the secret the tool finds the same buckets, and shows no key.

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"time"
@@ -54,11 +56,17 @@ func parseFile(text []byte) (all []entry, err error) {
 	if len(text) > maxFile {
 		return nil, usage("the file has more than %d bytes", maxFile)
 	}
-	var document yaml.Node
-	if err := yaml.Unmarshal(text, &document); err != nil {
-		return nil, usageError{errors.New(strings.TrimPrefix(err.Error(), "yaml: "))}
+	var document, second yaml.Node
+	documents := yaml.NewDecoder(bytes.NewReader(text))
+	if err = documents.Decode(&document); err == nil {
+		err = documents.Decode(&second)
 	}
-	if document.Kind == 0 {
+	switch {
+	case err == nil:
+		return nil, usage("line %d: another document; want one list", second.Line)
+	case err != io.EOF:
+		return nil, usageError{errors.New(strings.TrimPrefix(err.Error(), "yaml: "))}
+	case document.Kind == 0:
 		return nil, usage("the file is empty")
 	}
 	list := document.Content[0]

@@ -178,6 +178,7 @@ func TestMistakesOfUse(t *testing.T) {
 		"--cluster and --sentinel":                   {"top", "p", "--cluster", "--sentinel", "x"},
 		"--timeout 0s":                               {"top", "p", "--timeout", "0"},
 		"--key-secret-file: open /none":              {"policies", "--key-secret-file", "/none"},
+		"--number -1: want at least 1":               {"top", "p", "-n", "-1"},
 		"--every 0s: want 1s to 1m":                  {"watch", "p", "--every", "0"},
 		`"soon" is no duration above 0`:              {"block", "p", "c", "soon"},
 		"WithPrefix(\"{\")":                          {"policies", "--prefix", "{"},

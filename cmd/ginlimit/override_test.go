@@ -127,6 +127,8 @@ func TestABadLineChangesNothing(t *testing.T) {
 		{"- {policy: login, limits: 9/h, for: 1h}\n\n- {policy: ban, limits: 8/h, for: 400d}\n", "(line 3)"},
 		{"\n- {policy: ban, limits: 8/h, for: 400d}\n", "line 2: ginlimit: an override until"},
 		{strings.Repeat("- {policy: login, limits: 9/h, for: 1h}\n", 1001), "1001 overrides; want at most 1000"},
+		{"- {policy: login, limits: 9/h, for: 1h}\n---\n- {policy: ban, limits: 9/h, for: 1h}\n", "line 2: another document"},
+		{"# nothing\n", "the file is empty"},
 		{strings.Repeat("#", maxFile+1), "the file has more than 1048576 bytes"},
 	} {
 		r.fails(exitUsage, row.want, "apply", file(t, row.text), "-y")

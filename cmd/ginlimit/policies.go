@@ -41,7 +41,8 @@ func (t *tool) policies() *cobra.Command {
 			}
 			list := []published{}
 			for _, p := range all {
-				list = append(list, published{p.Name, p.Limits, p.Key, p.Options, p.Version, p.Processes, p.Seen})
+				list = append(list, published{p.Name, append([]ginlimit.Limit{}, p.Limits...), p.Key,
+					append([]string{}, p.Options...), p.Version, p.Processes, p.Seen})
 			}
 			return t.print(list, func(w io.Writer) {
 				if len(list) == 0 {
@@ -50,7 +51,8 @@ func (t *tool) policies() *cobra.Command {
 				}
 				row(w, "POLICY", "LIMITS", "KEY", "OPTIONS", "VERSION", "PROCESSES", "SEEN")
 				for _, p := range list {
-					row(w, visible(p.Policy), limitsText(p.Limits, p.Options), p.Key, strings.Join(p.Options, " "),
+					row(w, visible(p.Policy), limitsText(p.Limits, p.Options), strings.Trim(visible(p.Key), `"`),
+						strings.Trim(visible(strings.Join(p.Options, " ")), `"`),
 						strings.Trim(visible(p.Version), `"`), p.Processes, span(time.Since(p.Seen).Truncate(time.Second))+" ago")
 				}
 			})

@@ -30,6 +30,9 @@ func (t *tool) top() *cobra.Command {
 			"The application has to report them, by contrib/top. A client had DENIALS denials, or up to ERROR fewer.",
 		Args: cobra.ExactArgs(1),
 		RunE: t.with(func(ctx context.Context, rdb redis.UniversalClient, args []string) error {
+			if most < 1 {
+				return usage("--number %d: want at least 1", most)
+			}
 			clients, err := top.Denied(ctx, rdb, t.prefix, args[0])
 			if err != nil {
 				return err
