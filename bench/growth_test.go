@@ -21,9 +21,7 @@ import (
 // BenchmarkGrowth shows how the cost of a decision grows with what a process knows. It reports the memory
 // of what is kept as B/each.
 func BenchmarkGrowth(b *testing.B) {
-	local := func(b *testing.B) *ginlimit.Limiter {
-		return closed(b)(ginlimit.NewLocal())
-	}
+	local := func(b *testing.B) *ginlimit.Limiter { return closed(b)(ginlimit.NewLocal()) }
 	inRedis := func(b *testing.B) *ginlimit.Limiter {
 		return closed(b)(ginlimit.NewLimiter(redistest.Connect(b, redistest.Start(b))))
 	}

@@ -36,8 +36,7 @@ func TestARequestThatIsCanceledOnItsWayToRedis(t *testing.T) {
 				p := newPartner(nil)
 				client, own := process(t, b.Redis, p, policy)
 				status := func() (remaining []int) {
-					rows, err := own.Status(t.Context(), "partner.example")
-					require.NoError(t, err)
+					rows := testkit.Must(own.Status(t.Context(), "partner.example"))
 					for _, row := range rows {
 						remaining = append(remaining, row.Remaining)
 					}
@@ -49,8 +48,7 @@ func TestARequestThatIsCanceledOnItsWayToRedis(t *testing.T) {
 					ctx, cancel := context.WithTimeout(t.Context(), ginlimit.DefaultTimeout/10)
 					defer cancel()
 					for range 3 {
-						_, err := get(ctx, client, url)
-						require.ErrorIs(t, err, context.DeadlineExceeded)
+						require.ErrorIs(t, testkit.Err(get(ctx, client, url)), context.DeadlineExceeded)
 					}
 					time.Sleep(4 * ginlimit.DefaultTimeout)
 					late.Store(0)
@@ -121,10 +119,9 @@ func TestALeasedRequestWaitsForADayAtMost(t *testing.T) {
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		client, _ := process(t, b.Redis, newPartner(nil),
 			append(limits(ginlimit.Limit{Rate: 1, Period: 36 * time.Hour}), ginlimit.WithLease(time.Second)))
-		_, err := get(t.Context(), client, url)
-		require.NoError(t, err)
+		testkit.Must(get(t.Context(), client, url))
 		start := time.Now()
-		_, err = get(t.Context(), client, url)
+		_, err := get(t.Context(), client, url)
 		var late *transport.TooLateError
 		require.ErrorAs(t, err, &late)
 		require.Equal(t, 36*time.Hour, late.RetryAfter)

@@ -114,8 +114,7 @@ func testStaff(t *testing.T, url string, ask func() int) {
 		t.Helper()
 		require.True(t, testkit.BecomesTrue(nil, func() bool { return ask() == want }), want)
 	}
-	require.Equal(t, http.StatusUnauthorized,
-		testkit.Must(http.Get(url+"/clients/alice-ci")).StatusCode)
+	require.Equal(t, http.StatusUnauthorized, testkit.Must(http.Get(url+"/clients/alice-ci")).StatusCode)
 	const policy = "/policies/api%20key"
 	do(http.StatusNoContent, http.MethodPost, policy+"/clients/alice-ci/block?for=1h", "")
 	require.Equal(t, http.StatusTooManyRequests, ask())

@@ -84,9 +84,7 @@ func TestCloseEndsTheProber(t *testing.T) {
 		after time.Duration // the breaker has opened
 		want  time.Duration
 	}{
-		"while it pauses": {func(chan struct{}) (send, ping) {
-			return failing, refusing
-		}, 0, 0},
+		"while it pauses": {func(chan struct{}) (send, ping) { return failing, refusing }, 0, 0},
 		"while pings hang": {func(gate chan struct{}) (send, ping) {
 			return failing, func(context.Context) error { <-gate; return nil }
 		}, 700 * time.Millisecond, EndGrace},

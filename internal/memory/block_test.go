@@ -340,23 +340,20 @@ func TestWhichDenialsBan(t *testing.T) {
 		inUse int64
 		bans  bool
 	}{
-		"a grant": {bucket.Op{Verb: bucket.Take, Charges: 1, N: 1, Bans: bucket.AllBans}, 0,
-			false},
+		"a grant":                        {bucket.Op{Verb: bucket.Take, Charges: 1, N: 1, Bans: bucket.AllBans}, 0, false},
 		"a look":                         {bucket.Op{Verb: bucket.Take, N: 3, Bans: bucket.AllBans}, 0, false},
 		"a denial":                       {denial(bucket.AllBans), 0, true},
 		"without a ban":                  {denial(bucket.NoBans), 0, false},
 		"by a limit":                     {denial(bucket.LimitBans), 0, true},
 		"by a limit, and without a slot": {denial(bucket.LimitBans), 1, false},
-		"without a slot": {bucket.Op{Verb: bucket.Take, Charges: 1, N: 1, Bans: bucket.LimitBans},
-			1, false},
+		"without a slot":                 {bucket.Op{Verb: bucket.Take, Charges: 1, N: 1, Bans: bucket.LimitBans}, 1, false},
 		"without a slot, where that bans": {bucket.Op{Verb: bucket.Take, Charges: 1, N: 1, Bans: bucket.AllBans}, 1,
 			true},
 		"a part, for want of a slot": {bucket.Op{Verb: bucket.Take, Charges: 2, N: 1, Bans: bucket.LimitBans},
 			0, false},
 		"a part, where that bans": {bucket.Op{Verb: bucket.Take, Charges: 2, N: 1, Bans: bucket.AllBans}, 0,
 			true},
-		"a charge": {bucket.Op{Verb: bucket.Charge, Charges: 1, N: 3, Bans: bucket.AllBans},
-			0, false},
+		"a charge": {bucket.Op{Verb: bucket.Charge, Charges: 1, N: 3, Bans: bucket.AllBans}, 0, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -172,7 +172,5 @@ func TestMarkOfMoreThanTheShareHoldsServesOnlyInRedis(t *testing.T) {
 func TestNoReceiptKeepsNothing(t *testing.T) {
 	t.Parallel()
 	var r *receipt.Receipt
-	require.NotPanics(t, func() {
-		r.Fill(time.Now(), []bucket.State{{}})
-	})
+	require.NotPanics(t, func() { r.Fill(time.Now(), []bucket.State{{}}) })
 }

@@ -212,17 +212,11 @@ func TestCallersSendOnlyWhatEndsWithTheirContext(t *testing.T) {
 		"ReadTimeout":  func(o *redis.Options) { o.ReadTimeout = -2 },
 		"WriteTimeout": func(o *redis.Options) { o.WriteTimeout = -2 },
 		"OnConnect": func(o *redis.Options) {
-			o.OnConnect = func(context.Context,
-				*redis.Conn) error {
-				return nil
-			}
+			o.OnConnect = func(context.Context, *redis.Conn) error { return nil }
 		},
 		"Limiter": func(o *redis.Options) { o.Limiter = limiter{} },
 		"CredentialsProvider": func(o *redis.Options) {
-			o.CredentialsProvider = func() (string, string) {
-				return "",
-					""
-			}
+			o.CredentialsProvider = func() (string, string) { return "", "" }
 		},
 		"CredentialsProviderContext": func(o *redis.Options) {
 			o.CredentialsProviderContext = func(context.Context) (string, string, error) { return "", "", nil }

@@ -46,13 +46,12 @@ func TestReply(t *testing.T) {
 		groups int
 		want   string
 	}{
-		"a level":             {single(7), 1, ""},
-		"a level below 0":     {single(-1), 1, "the script replies 0 integers, not 1"},
-		"too many":            {list(nil, 7, 8), 1, "the script replies 2 integers, not 1"},
-		"an error":            {list(oom), 1, oom.Error()},
-		"an error of the way": {list(network), 1, network.Error()},
-		"no reply": {redis.NewStringCmd(context.Background()), 1,
-			"the script replies 0 integers, not 1"},
+		"a level":                      {single(7), 1, ""},
+		"a level below 0":              {single(-1), 1, "the script replies 0 integers, not 1"},
+		"too many":                     {list(nil, 7, 8), 1, "the script replies 2 integers, not 1"},
+		"an error":                     {list(oom), 1, oom.Error()},
+		"an error of the way":          {list(network), 1, network.Error()},
+		"no reply":                     {redis.NewStringCmd(context.Background()), 1, "the script replies 0 integers, not 1"},
 		"levels":                       {list(nil, 7, 8), 2, ""},
 		"several, denied as a whole":   {list(crossSlot), 2, wire.ErrRetrySingle.Error()},
 		"several, an error of the way": {list(network), 2, network.Error()},

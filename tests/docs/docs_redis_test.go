@@ -95,16 +95,14 @@ func TestDocumentedPrivilegesAreEnough(t *testing.T) {
 		p := testkit.NewPolicy(t, l, "api", ginlimit.PerMinute(3), ginlimit.InFlight(9))
 		long := strings.Repeat("k", 100)
 		reserve := func() ginlimit.Limit {
-			r, err := p.Reserve(t.Context(), long, 1)
-			require.NoError(t, err)
+			r := testkit.Must(p.Reserve(t.Context(), long, 1))
 			r.Release()
 			return r.Results()[0].Limit
 		}
 		reserve()
 		people := testkit.NewOperated(t, person)
 		require.True(t, testkit.BecomesTrue(nil, func() bool {
-			all, err := people.Policies(t.Context())
-			require.NoError(t, err)
+			all := testkit.Must(people.Policies(t.Context()))
 			return len(all) == 1
 		}))
 		testkit.RequireNothingDenied(t, addr)

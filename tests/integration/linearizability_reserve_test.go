@@ -101,9 +101,7 @@ const (
 )
 
 // isHigh reports whether callers ask, so long after the start: for 20 ms to 180 ms of each wave.
-func isHigh(at time.Duration) bool {
-	return at%wave < time.Duration(1+at/wave%5*2)*20*time.Millisecond
-}
+func isHigh(at time.Duration) bool { return at%wave < time.Duration(1+at/wave%5*2)*20*time.Millisecond }
 
 // crest is what the callers of all processes were told.
 type crest struct {

@@ -32,17 +32,14 @@ func TestTransportRequestsThatAreCanceled(t *testing.T) {
 			client := transportClient(t, testkit.Connect(t, addr), policy, testkit.Patient())
 			own := testkit.NewPolicy(t, testkit.NewLimiter(t, testkit.Connect(t, server)), "partner", policy...)
 			p := startPartner(t, ginlimit.Unlimited())
-			status, err := callPartner(t.Context(), client, p.url+"/first")
-			require.NoError(t, err)
-			require.Equal(t, 200, status)
+			require.Equal(t, 200, testkit.Must(callPartner(t.Context(), client, p.url+"/first")))
 			proxy.Delay.Store(int64(300 * time.Millisecond))
 			var all sync.WaitGroup
 			for i := range requests {
 				all.Go(func() {
 					ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*time.Millisecond)
 					defer cancel()
-					_, err := callPartner(ctx, client, fmt.Sprintf("%s/%d", p.url, i))
-					assert.ErrorIs(t, err, context.DeadlineExceeded)
+					assert.ErrorIs(t, testkit.Err(callPartner(ctx, client, fmt.Sprintf("%s/%d", p.url, i))), context.DeadlineExceeded)
 				})
 			}
 			all.Wait()

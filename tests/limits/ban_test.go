@@ -174,8 +174,7 @@ func TestBansOfAnOutageStayInTheProcess(t *testing.T) {
 	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		l := failingLocal(t, b, ginlimit.WithReplicas(2))
-		p := testkit.NewPolicy(t, l, "api", ginlimit.PerHour(4),
-			ginlimit.WithBan(10*time.Hour, 20*time.Hour))
+		p := testkit.NewPolicy(t, l, "api", ginlimit.PerHour(4), ginlimit.WithBan(10*time.Hour, 20*time.Hour))
 		for left := 3; left >= 0; left-- {
 			asks(t, p, verdict{true, left, 0})
 		}

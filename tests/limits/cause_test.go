@@ -263,10 +263,9 @@ func TestRememberedDenialKeepsItsCause(t *testing.T) {
 		opts opts
 		want ginlimit.Cause
 	}{
-		"of a rate": {opts{ginlimit.PerHour(1)}, ginlimit.CauseRate},
-		"of a ban":  {opts{ginlimit.PerHour(1), ginlimit.WithBan(24*time.Hour, 24*time.Hour)}, ginlimit.CauseBan},
-		"of a quota": {opts{ginlimit.PerCalendar(1, ginlimit.CalendarDay(nil))},
-			ginlimit.CauseRate},
+		"of a rate":  {opts{ginlimit.PerHour(1)}, ginlimit.CauseRate},
+		"of a ban":   {opts{ginlimit.PerHour(1), ginlimit.WithBan(24*time.Hour, 24*time.Hour)}, ginlimit.CauseBan},
+		"of a quota": {opts{ginlimit.PerCalendar(1, ginlimit.CalendarDay(nil))}, ginlimit.CauseRate},
 	} {
 		testkit.RunInBubble(t, name, func(t *testing.T, b *testkit.Bubble) {
 			p := testkit.NewPolicy(t, testkit.NewLimiter(t, b.Redis, testkit.RemembersDenials()), "api", row.opts...)

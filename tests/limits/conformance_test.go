@@ -199,12 +199,8 @@ func TestBadArgumentsAreErrorsAndTakeNothing(t *testing.T) {
 				_, err := l.Peek(ctx, key, limits...)
 				return err
 			},
-			"Wait": func(key string, n int, limits ...ginlimit.Limit) error {
-				return l.Wait(ctx, key, limits...)
-			},
-			"Reset": func(key string, n int, limits ...ginlimit.Limit) error {
-				return l.Reset(ctx, key, limits...)
-			},
+			"Wait":  func(key string, n int, limits ...ginlimit.Limit) error { return l.Wait(ctx, key, limits...) },
+			"Reset": func(key string, n int, limits ...ginlimit.Limit) error { return l.Reset(ctx, key, limits...) },
 			"Block": func(key string, n int, limits ...ginlimit.Limit) error {
 				return l.Block(ctx, key, time.Second, limits...)
 			},

@@ -295,9 +295,7 @@ func followReturns(t *testing.T, e testkit.Engine, seed uint64, steps int) {
 // TestAReturnFindsItsTokens among those that others have taken before and since. With very many on both sides
 // Redis gives back the oldest, so that no script takes long.
 func TestAReturnFindsItsTokens(t *testing.T) {
-	for _, row := range []struct{ earlier, later int }{
-		{0, 1}, {1, 1100}, {501, 500}, {501, 501},
-	} {
+	for _, row := range []struct{ earlier, later int }{{0, 1}, {1, 1100}, {501, 500}, {501, 501}} {
 		t.Run(fmt.Sprint(row.earlier, row.later), func(t *testing.T) {
 			testkit.OnEveryEngineOf(t, ginlimit.SlidingWindow, func(t *testing.T, e testkit.Engine) {
 				limit, takes := ginlimit.PerHour(100_000), newTaker(t, e)

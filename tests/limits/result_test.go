@@ -37,19 +37,16 @@ func TestResultIsNamed(t *testing.T) {
 		all  options  // of another policy, for everybody; without any there is none
 		want []string // of each request
 	}{
-		"a policy": {"login", options{ginlimit.PerDay(1)}, nil, []string{"login", "login", "login"}},
-		"several limits": {"api", options{ginlimit.PerDay(3), ginlimit.PerHour(1)}, nil,
-			[]string{"api", "api"}},
+		"a policy":       {"login", options{ginlimit.PerDay(1)}, nil, []string{"login", "login", "login"}},
+		"several limits": {"api", options{ginlimit.PerDay(3), ginlimit.PerHour(1)}, nil, []string{"api", "api"}},
 		"limits of the client": {"plan", options{testkit.LimitsFrom(ginlimit.PerDay(1))}, nil,
 			[]string{"plan", "plan"}},
 		"prohibited": {"closed", options{ginlimit.PerDay(0)}, nil, []string{"closed"}},
 		"unlimited":  {"open", options{ginlimit.Unlimited()}, nil, []string{"open"}},
-		"skipped": {"skipped", options{ginlimit.PerDay(1), ginlimit.WithSkip(never)}, nil,
-			[]string{"skipped"}},
+		"skipped":    {"skipped", options{ginlimit.PerDay(1), ginlimit.WithSkip(never)}, nil, []string{"skipped"}},
 		"an address that is denied": {"listed", options{ginlimit.PerDay(1),
 			ginlimit.WithDenyList(netip.MustParsePrefix("0.0.0.0/0"))}, nil, []string{"listed"}},
-		"dry run": {"dry", options{ginlimit.PerDay(1), ginlimit.WithDryRun()}, nil,
-			[]string{"dry", "dry"}},
+		"dry run": {"dry", options{ginlimit.PerDay(1), ginlimit.WithDryRun()}, nil, []string{"dry", "dry"}},
 		"another policy that is closer": {"own", options{ginlimit.PerDay(3)}, options{ginlimit.PerDay(2)},
 			[]string{"all", "all", "all"}},
 		"another policy that is not": {"own", options{ginlimit.PerDay(2)}, options{ginlimit.PerDay(3)},

@@ -279,9 +279,7 @@ func TestScriptsUseFewCommands(t *testing.T) {
 				restore(key)
 			}
 		}
-		commands := s.commands(func() {
-			testkit.Must(s.try(t, c.call, keys...))
-		})
+		commands := s.commands(func() { testkit.Must(s.try(t, c.call, keys...)) })
 		assert.Equal(t, c.want, commands, "%s %s: %+v", c.kind, c.state, c.call)
 	}
 

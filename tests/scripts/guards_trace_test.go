@@ -83,9 +83,7 @@ func (g *guardTrace) pause() {
 }
 
 // ends notes that something ends in so many milliseconds.
-func (g *guardTrace) ends(ms int64) {
-	g.times = append(g.times[max(0, len(g.times)-11):], g.now()+ms)
-}
+func (g *guardTrace) ends(ms int64) { g.times = append(g.times[max(0, len(g.times)-11):], g.now()+ms) }
 
 func (g *guardTrace) step(t *testing.T, step int) {
 	g.what = fmt.Sprintf("step %d", step)

@@ -305,9 +305,7 @@ func TestServerWithoutScriptsOfSeveralSlots(t *testing.T) {
 	var refused atomic.Int64
 	c := newCrowd(t, 120, func() redis.UniversalClient {
 		rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs, Username: "app", Password: "secret"})
-		rdb.OnNewNode(func(node *redis.Client) {
-			node.AddHook(noPermission{&refused})
-		})
+		rdb.OnNewNode(func(node *redis.Client) { node.AddHook(noPermission{&refused}) })
 		return rdb
 	})
 	for range 8 {

@@ -103,9 +103,7 @@ func (s *simulation) elsewhere(f simFault, a *simAnswer) bool {
 }
 
 // slotOfClient returns the slot of all keys of a client.
-func (s *simulation) slotOfClient(key int) int {
-	return slotOf(s.server.name(simBucketName{key: key}))
-}
+func (s *simulation) slotOfClient(key int) int { return slotOf(s.server.name(simBucketName{key: key})) }
 
 // move moves the slot of a client to another node, or of all clients that are on its node.
 func (s *simulation) move(f simFault) {

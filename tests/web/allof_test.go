@@ -35,10 +35,8 @@ var stores = map[string]func(t *testing.T) *testkit.Limiter{
 		rdb, _ := testkit.NewMiniredis(t)
 		return testkit.NewLimiter(t, rdb)
 	},
-	"in the process": func(t *testing.T) *testkit.Limiter {
-		return testkit.NewLocal(t)
-	},
-	"without Redis": func(t *testing.T) *testkit.Limiter { return testkit.WithoutRedis(t) },
+	"in the process": func(t *testing.T) *testkit.Limiter { return testkit.NewLocal(t) },
+	"without Redis":  func(t *testing.T) *testkit.Limiter { return testkit.WithoutRedis(t) },
 }
 
 func TestAllOrNone(t *testing.T) {
@@ -95,8 +93,7 @@ func TestAllOfUnlimitedProhibitedAndWithoutAKey(t *testing.T) {
 	expect(200, "1")(status(two, unlimited))
 	expect(200, "1")(status(free, l.Must("two", testkit.All(), ginlimit.PerDay(2))))
 	expect(429, "0")(status(two, l.Must("none", testkit.All(), ginlimit.PerDay(0))))
-	expect(400,
-		"")(status(two, l.Must("user", testkit.Key("X-User"), ginlimit.PerDay(2))))
+	expect(400, "")(status(two, l.Must("user", testkit.Key("X-User"), ginlimit.PerDay(2))))
 	expect(500, "")(status(two,
 		l.Must("nobody", ginlimit.WithKey(func(*gin.Context) (string, error) { return "", nil }), ginlimit.PerDay(2))))
 	expect(200, "0")(status(two)) // what was denied or failed took nothing

@@ -101,8 +101,7 @@ func TestFirstOfEndsAtAnError(t *testing.T) {
 		by    string // which policy answers
 		code  int
 	}{
-		"a header is missing": {options{five, ginlimit.WithKey(ginlimit.ByHeader("X-Api-Key"))},
-			"second", 200},
+		"a header is missing": {options{five, ginlimit.WithKey(ginlimit.ByHeader("X-Api-Key"))}, "second", 200},
 		"one of its headers is missing": {options{five, ginlimit.WithKey(ginlimit.ByHeader("Host",
 			"X-Api-Key"))}, "second", 200},
 		"an empty key": {options{five, noKey(nil)}, "second", 200},
@@ -129,8 +128,7 @@ func TestFirstOfEndsAtAnError(t *testing.T) {
 		"a client that is not known":   {options{key, fails(ginlimit.ErrUnknownClient)}, "first", 403},
 		"a plan that is not there":     {options{key, fails(ginlimit.ErrNoKey)}, "first", 500},
 		"no limit":                     {options{key, fails(nil)}, "first", 500},
-		"a denial": {options{key,
-			ginlimit.WithLimitFunc(limits(ginlimit.PerHour(0)))}, "first", 429},
+		"a denial":                     {options{key, ginlimit.WithLimitFunc(limits(ginlimit.PerHour(0)))}, "first", 429},
 		"a cost that cannot be": {options{five, key,
 			ginlimit.WithCost(func(*gin.Context) int { return -1 })}, "first", 500},
 		"a dry run": {options{key, ginlimit.WithDryRun(),

@@ -94,9 +94,7 @@ func TestDraftOfAllOf(t *testing.T) {
 	}
 	t.Run("together", func(t *testing.T) { test(t, testkit.NewLimiter(t, rdb, ginlimit.WithDenyCache(0))) })
 	t.Run("in turn", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			test(t, testkit.NewLocal(t))
-		})
+		synctest.Test(t, func(t *testing.T) { test(t, testkit.NewLocal(t)) })
 	})
 }
 
@@ -110,9 +108,8 @@ func TestRefundTakesBackTheParameterT(t *testing.T) {
 	outer := limiter.Handler("outer", ginlimit.PerHour(9), draft)
 	for name, inner := range map[string]gin.HandlerFunc{
 		"other fields": limiter.Handler("inner", ginlimit.PerMinute(0)),
-		"none": limiter.Handler("innermost", ginlimit.PerMinute(0),
-			ginlimit.WithHeaders(ginlimit.NoHeaders)),
-		"an error": closed.Handler("inner", ginlimit.PerMinute(5)),
+		"none":         limiter.Handler("innermost", ginlimit.PerMinute(0), ginlimit.WithHeaders(ginlimit.NoHeaders)),
+		"an error":     closed.Handler("inner", ginlimit.PerMinute(5)),
 	} {
 		limits := limitsOf(t, testkit.Get(testkit.Serve(outer, inner), "/"))
 		require.Len(t, limits, 1, name)

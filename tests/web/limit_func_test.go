@@ -206,30 +206,16 @@ func TestNamesDecideWhoShares(t *testing.T) {
 				return l.Handler("a", ginlimit.PerMinute(9).WithAlgorithm(ginlimit.FixedWindow), ginlimit.PerMinute(5))
 			}, true},
 		{"different names",
-			func(l *testkit.Limiter) gin.HandlerFunc {
-				return l.Handler("a", ginlimit.PerMinute(5))
-			},
-			func(l *testkit.Limiter) gin.HandlerFunc {
-				return l.Handler("b", ginlimit.PerMinute(5))
-			}, false},
+			func(l *testkit.Limiter) gin.HandlerFunc { return l.Handler("a", ginlimit.PerMinute(5)) },
+			func(l *testkit.Limiter) gin.HandlerFunc { return l.Handler("b", ginlimit.PerMinute(5)) }, false},
 		{"one name",
-			func(l *testkit.Limiter) gin.HandlerFunc {
-				return l.Handler("a", ginlimit.PerMinute(5))
-			},
-			func(l *testkit.Limiter) gin.HandlerFunc {
-				return l.Handler("a", ginlimit.PerMinute(6))
-			}, true},
+			func(l *testkit.Limiter) gin.HandlerFunc { return l.Handler("a", ginlimit.PerMinute(5)) },
+			func(l *testkit.Limiter) gin.HandlerFunc { return l.Handler("a", ginlimit.PerMinute(6)) }, true},
 		{"one name, two periods",
-			func(l *testkit.Limiter) gin.HandlerFunc {
-				return l.Handler("a", ginlimit.PerMinute(5))
-			},
-			func(l *testkit.Limiter) gin.HandlerFunc {
-				return l.Handler("a", ginlimit.PerHour(5))
-			}, false},
+			func(l *testkit.Limiter) gin.HandlerFunc { return l.Handler("a", ginlimit.PerMinute(5)) },
+			func(l *testkit.Limiter) gin.HandlerFunc { return l.Handler("a", ginlimit.PerHour(5)) }, false},
 		{"one name, two algorithms",
-			func(l *testkit.Limiter) gin.HandlerFunc {
-				return l.Handler("a", ginlimit.PerMinute(5))
-			},
+			func(l *testkit.Limiter) gin.HandlerFunc { return l.Handler("a", ginlimit.PerMinute(5)) },
 			func(l *testkit.Limiter) gin.HandlerFunc {
 				return l.Handler("a", ginlimit.PerMinute(5).WithAlgorithm(ginlimit.SlidingWindow))
 			}, false},

@@ -180,13 +180,11 @@ func TestClientObserverSeesTheClient(t *testing.T) {
 			testkit.Get(app, "/", testkit.User("c"), testkit.With("Skip", "1"))
 			testkit.Get(app, "/")
 			want("p allowed a|b", "p denied a|b", "p skipped ", "p failed ")
-			_, err := p.Allow(t.Context(), "d")
-			require.NoError(t, err)
+			testkit.Must(p.Allow(t.Context(), "d"))
 			require.ErrorIs(t, p.WaitN(t.Context(), "e", 2), ginlimit.ErrInvalidArgument)
 			want("p allowed d", "p denied e")
-			r, err := ginlimit.ReserveAll(t.Context(), ginlimit.Charge{Policy: p, Client: "f", N: 1},
-				ginlimit.Charge{Policy: slots, Client: "g", N: 1})
-			require.NoError(t, err)
+			r := testkit.Must(ginlimit.ReserveAll(t.Context(), ginlimit.Charge{Policy: p, Client: "f", N: 1},
+				ginlimit.Charge{Policy: slots, Client: "g", N: 1}))
 			r.Release()
 			want("p allowed f", "slots allowed g")
 			ended, cancel := context.WithCancel(t.Context())
@@ -282,8 +280,7 @@ func TestFaultsOfTheApplicationAreLogged(t *testing.T) {
 				defer limiter.Close()
 				router := gin.New()
 				require.NoError(t, router.SetTrustedProxies(nil))
-				router.GET("/users/:user",
-					limiter.Handler("search", row.options...))
+				router.GET("/users/:user", limiter.Handler("search", row.options...))
 				for range 3 { // two lines: at 0 and 60 s
 					for range 10 {
 						r := httptest.NewRequest(http.MethodGet, "/users/"+client, nil)
