@@ -97,7 +97,7 @@ func (t *tool) readFile(name string) ([]entry, error) {
 
 // fit returns the overrides of a file with clients as their policies know them, or every line with an error.
 func (s *session) fit(ctx context.Context, entries []entry) (all []entry, err error) {
-	known, err := s.Policies(ctx)
+	known, err := served(ctx, s.Limiter)
 	if err != nil {
 		return nil, err
 	}

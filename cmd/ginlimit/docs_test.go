@@ -30,7 +30,9 @@ func incident(t *testing.T, title string) (commands [][2]string) {
 
 var (
 	numbers = regexp.MustCompile(`\d+(\.\d+)?(ms|µs|s|m)?( MiB)?`)
-	words   = regexp.MustCompile(`"[^"]*"|\S+`)
+	// mentioned is a command in the text of a document.
+	mentioned = regexp.MustCompile("(?:`|\\$ )ginlimit ([^`\n]*)")
+	words     = regexp.MustCompile(`"[^"]*"|\S+`)
 )
 
 // same makes numbers and widths of columns equal: these differ from run to run.
@@ -104,6 +106,25 @@ func TestIncidents(t *testing.T) {
 		}))
 		r.ok("doctor")
 	})
+}
+
+// TestDocumentsNameCommandsThatAreThere, with flags that these have.
+func TestDocumentsNameCommandsThatAreThere(t *testing.T) {
+	t.Parallel()
+	found := 0
+	for _, document := range []string{"docs/operations.md", "docs/guide.md", "cmd/ginlimit/README.md",
+		"contrib/top/README.md"} {
+		for _, m := range mentioned.FindAllStringSubmatch(testkit.Read(t, document), -1) {
+			found++
+			root := (&tool{}).root()
+			root.InitDefaultHelpCmd()
+			c, args, err := root.Find(words.FindAllString(m[1], -1))
+			require.NoError(t, err, m[0])
+			require.True(t, c.HasParent(), m[0])
+			require.NoError(t, c.ParseFlags(args), m[0])
+		}
+	}
+	require.Greater(t, found, 12)
 }
 
 // TestOperatorsRights: what docs/operations.md grants to an operator is enough for overrides, and with what the

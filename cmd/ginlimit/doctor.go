@@ -58,6 +58,7 @@ func (t *tool) doctor() *cobra.Command {
 			var f findings
 			if t.examine(ctx, rdb, &f) {
 				t.tryDecisions(ctx, rdb, &f)
+				t.examinePolicies(ctx, rdb, &f)
 			}
 			order := map[string]int{problem: 0, warning: 1, fine: 2}
 			slices.SortStableFunc(f.all, func(a, b finding) int { return order[a.State] - order[b.State] })
@@ -212,5 +213,36 @@ func (t *tool) tryDecisions(ctx context.Context, rdb redis.UniversalClient, f *f
 		} else {
 			f.add("", "decisions", fine, fmt.Sprintf("%s: scripts run", a), "")
 		}
+	}
+}
+
+// examinePolicies looks at what processes have published, and at the overrides.
+func (t *tool) examinePolicies(ctx context.Context, rdb redis.UniversalClient, f *findings) {
+	limiter, err := t.limiter(rdb)
+	if err != nil {
+		return // tryDecisions has said so
+	}
+	defer limiter.Close()
+	all, err := served(ctx, limiter)
+	variants := map[string]int{}
+	for _, p := range all {
+		variants[p.Name]++
+	}
+	switch {
+	case err != nil:
+		f.add("", "policies", problem, errorText(err), adviceOf(err))
+	case len(all) == 0:
+		f.add("", "policies", warning, fmt.Sprintf("none under the prefix %q in the last minutes", t.prefix),
+			"check --prefix, and whether the application runs and may publish: see its log")
+	case len(all) > len(variants):
+		f.add("", "policies", warning, fmt.Sprintf("%d, of which processes serve %d variants", len(variants), len(all)),
+			"wait for the rollout to end, or see ginlimit policies for what differs")
+	default:
+		f.add("", "policies", fine, fmt.Sprintf("%d are served", len(variants)), "")
+	}
+	if overrides, err := limiter.Overrides(ctx); err != nil {
+		f.add("", "overrides", problem, errorText(err), adviceOf(err))
+	} else {
+		f.add("", "overrides", fine, fmt.Sprintf("%d in force", len(overrides)), "")
 	}
 }

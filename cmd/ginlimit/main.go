@@ -170,7 +170,7 @@ func (t *tool) completePolicies(root *cobra.Command) {
 			if len(args) == 0 || c.Name() == "watch" {
 				t.timeout = min(t.timeout, time.Second)
 				_ = t.withLimiter(func(ctx context.Context, s *session, _ []string) error {
-					all, err := s.Policies(ctx)
+					all, err := served(ctx, s.Limiter)
 					for _, p := range all {
 						names = append(names, p.Name)
 					}

@@ -35,7 +35,7 @@ func (t *tool) policies() *cobra.Command {
 			"A policy is listed within a second of its first decision, and for three minutes after its last process.",
 		Args: cobra.NoArgs,
 		RunE: t.withLimiter(func(ctx context.Context, s *session, _ []string) error {
-			all, err := s.Policies(ctx)
+			all, err := served(ctx, s.Limiter)
 			if err != nil {
 				return err
 			}
@@ -108,9 +108,15 @@ func (s *session) nothing() string {
 		"see --prefix, and ginlimit doctor", s.tool.prefix)
 }
 
+// served returns the policies that are published, without those of a doctor that took long.
+func served(ctx context.Context, limiter *ginlimit.Limiter) ([]ginlimit.PolicyInfo, error) {
+	all, err := limiter.Policies(ctx)
+	return slices.DeleteFunc(all, func(p ginlimit.PolicyInfo) bool { return strings.HasPrefix(p.Name, own) }), err
+}
+
 // find returns what is published of a policy: of the variant that was seen last, rather one that is no dry run.
 func (s *session) find(ctx context.Context, name string) (ginlimit.PolicyInfo, error) {
-	all, err := s.Policies(ctx)
+	all, err := served(ctx, s.Limiter)
 	if err != nil {
 		return ginlimit.PolicyInfo{}, err
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ginlimit/ginlimit"
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
@@ -44,16 +45,30 @@ func TestDoctorOnAHealthyServer(t *testing.T) {
 	t.Parallel()
 	addr := testkit.StartRedis(t, "--maxmemory", "100mb", "--maxmemory-policy", "volatile-ttl")
 	r := newRunner(t, "redis://"+addr)
-	for _, f := range r.examined(exitOK) {
-		require.Equal(t, fine, f.State, f)
-		require.Empty(t, f.Advice)
-	}
-	keys, err := testkit.Connect(t, addr).Keys(t.Context(), "*").Result()
+	state, do := stateOf(r.examined(exitOK), "policies")
+	require.Equal(t, warning, state)
+	require.Contains(t, do, "check --prefix")
+	rdb := testkit.Connect(t, addr)
+	keys, err := rdb.Keys(t.Context(), "*").Result()
 	require.NoError(t, err)
 	for _, key := range keys {
 		require.Contains(t, key, "ginlimit doctor")
 	}
+	policies := application(t, rdb)
+	for _, f := range r.examined(exitOK) {
+		require.Equal(t, fine, f.State, f)
+		require.Empty(t, f.Advice)
+	}
 	require.Contains(t, r.ok("doctor"), "sliding-window: scripts run")
+
+	take(t, testkit.Must(policies["login"].With(ginlimit.WithDryRun())), "203.0.113.7")
+	require.True(t, testkit.BecomesTrue(nil, func() bool {
+		_, do := stateOf(r.examined(exitOK), "policies")
+		return strings.Contains(do, "wait for the rollout to end")
+	}))
+	require.NoError(t, rdb.HSet(t.Context(), "ginlimit:{overrides}", "login|a", `{"v":2}`).Err())
+	state, _ = stateOf(r.examined(exitFailed), "overrides")
+	require.Equal(t, problem, state)
 }
 
 func TestDoctorOnASickServer(t *testing.T) {

@@ -92,7 +92,7 @@ func (t *tool) watch() *cobra.Command {
 				return usage("--every %s: want 1s to 1m", every)
 			}
 			if len(args) == 0 {
-				all, err := s.Policies(ctx)
+				all, err := served(ctx, s.Limiter)
 				if err != nil {
 					return err
 				}
