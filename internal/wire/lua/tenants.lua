@@ -22,7 +22,7 @@ local function look()
 end
 
 if ARGV[1] == 'reset' and (#ARGV == 6 or not pcall(look)) then
-  call('DEL', KEYS[#KEYS - 1], KEYS[#KEYS])
+  call('UNLINK', KEYS[#KEYS - 1], KEYS[#KEYS])
   decide(keys, ARGV)
   return {0}
 end
