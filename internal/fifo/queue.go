@@ -5,7 +5,6 @@
 package fifo
 
 import (
-	"container/list"
 	"slices"
 	"sync"
 	"time"
@@ -20,7 +19,7 @@ type Name struct {
 // Queues holds a queue for each name that callers wait for. The zero Queues is empty. A name
 // without callers takes no memory.
 //
-// The cost of a call depends only on the number of queues of its key.
+// A call takes a time that grows with the number of queues of its key, and with the logarithm of the callers in one.
 type Queues struct {
 	mu   sync.Mutex
 	keys map[string][]*queue // the nonempty queues of each key; guarded by mu
@@ -29,8 +28,9 @@ type Queues struct {
 // queue holds the callers of a name. Queues.mu guards it.
 type queue struct {
 	name    Name
-	waiting list.List // of *Turn
-	wants   int64     // of all callers
+	first   *Turn  // whose turn it is
+	waiting order  // the others
+	joined  uint64 // callers, ever
 	expects Expectation
 }
 
@@ -53,11 +53,11 @@ type Turn struct {
 	AtOnce bool          // the queue was empty
 	Wake   chan struct{} // receives when the turn comes, unless that is at once, and then the calls of [Queues.Wake]
 
-	since   time.Time
-	wants   int64
-	queues  *Queues
-	queue   *queue
-	element *list.Element
+	since  time.Time
+	wants  int64
+	queues *Queues
+	queue  *queue
+	node
 }
 
 // Join adds a caller to a queue. It returns nil if the queue has that many callers at most.
@@ -65,32 +65,29 @@ func (q *Queues) Join(name Name, most int, c Caller) *Turn {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	l := q.findLocked(name)
+	if l != nil && l.callers() >= most {
+		return nil
+	}
 	t := &Turn{AtOnce: l == nil, Wake: make(chan struct{}, 1), since: c.Since, wants: c.Wants, queues: q}
-	switch {
-	case l == nil:
-		l = &queue{name: name, expects: c.Expects}
+	if l == nil {
+		l = &queue{name: name, expects: c.Expects, first: t}
 		if q.keys == nil {
 			q.keys = map[string][]*queue{}
 		}
 		q.keys[name.Key] = append(q.keys[name.Key], l)
-	case l.waiting.Len() >= most:
-		return nil
+	} else {
+		l.joined++
+		t.number = l.joined
+		l.waiting.add(t)
 	}
-	t.queue, t.element = l, l.insertLocked(t)
+	t.queue = l
 	return t
 }
 
-// insertLocked adds a caller behind those that came before it, and behind the first.
-func (l *queue) insertLocked(t *Turn) *list.Element {
-	l.wants += t.wants
-	before := l.waiting.Back()
-	for before != nil && before.Prev() != nil && t.since.Before(before.Value.(*Turn).since) {
-		before = before.Prev()
-	}
-	if before == nil {
-		return l.waiting.PushBack(t)
-	}
-	return l.waiting.InsertAfter(t, before)
+// callers returns how many callers there are.
+func (l *queue) callers() int {
+	others, _ := l.waiting.root.below()
+	return others + 1
 }
 
 // Expect sets what the caller waits for, whose turn it is.
@@ -105,15 +102,16 @@ func (t *Turn) Leave() {
 	q, l := t.queues, t.queue
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	first := l.waiting.Front() == t.element
-	l.waiting.Remove(t.element)
-	l.wants -= t.wants
-	switch {
-	case l.waiting.Len() == 0:
-		q.removeLocked(l)
-	case first:
-		l.wakeLocked()
+	if l.first != t {
+		l.waiting.remove(t)
+		return
 	}
+	if l.first = l.waiting.first(); l.first == nil {
+		q.removeLocked(l)
+		return
+	}
+	l.waiting.remove(l.first)
+	l.wakeLocked()
 }
 
 // Wake wakes the first callers of the queues of a key.
@@ -128,7 +126,7 @@ func (q *Queues) Wake(key string) {
 // wakeLocked wakes the first caller. One that has not noticed yet is not woken twice.
 func (l *queue) wakeLocked() {
 	select {
-	case l.waiting.Front().Value.(*Turn).Wake <- struct{}{}:
+	case l.first.Wake <- struct{}{}:
 	default:
 	}
 }
@@ -156,13 +154,8 @@ func (q *Queues) Before(name Name, since time.Time) Line {
 	if l == nil {
 		return Line{}
 	}
-	first := l.waiting.Front()
-	line := Line{Callers: l.waiting.Len(), Wants: l.wants, First: first.Value.(*Turn).wants, Expects: l.expects}
-	for e := l.waiting.Back(); e != first && since.Before(e.Value.(*Turn).since); e = e.Prev() {
-		line.Callers--
-		line.Wants -= e.Value.(*Turn).wants
-	}
-	return line
+	callers, wants := l.waiting.until(since)
+	return Line{Callers: callers + 1, Wants: wants + l.first.wants, First: l.first.wants, Expects: l.expects}
 }
 
 // findLocked returns the queue of a name, or nil if it is empty.
