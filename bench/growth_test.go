@@ -84,7 +84,7 @@ func growClients(b *testing.B, l *ginlimit.Limiter, options []ginlimit.PolicyOpt
 		})
 	}
 	all.Wait()
-	kept := heap() - before
+	kept, used := heap()-before, cpu(b)
 	b.ResetTimer()
 	b.SetParallelism(32)
 	b.RunParallel(func(pb *testing.PB) {
@@ -96,6 +96,7 @@ func growClients(b *testing.B, l *ginlimit.Limiter, options []ginlimit.PolicyOpt
 			}
 		}
 	})
+	b.ReportMetric(float64(cpu(b)-used)/float64(b.N), "cpu-ns/op") // others may use the CPU
 	b.ReportMetric(float64(kept)/float64(clients), "B/each")
 }
 
@@ -162,18 +163,25 @@ func growSlots(b *testing.B, addr string, n int) (limiter, caller int64) {
 func growPolicies(b *testing.B, l *ginlimit.Limiter, n int) {
 	before := heap()
 	all := make([]*ginlimit.Policy, n)
+	var last time.Duration // CPU for the last tenth
 	for i := range all {
 		var err error
+		if i == n-n/10 {
+			last = -cpu(b)
+		}
 		if all[i], err = l.Policy(fmt.Sprint("policy ", i), ginlimit.PerSecond(1_000_000)); err != nil {
 			b.Fatal(err)
 		}
 	}
-	kept := heap() - before
+	last += cpu(b)
+	kept, used := heap()-before, cpu(b)
 	for i := 0; b.Loop(); i++ {
 		if _, err := all[rand.IntN(n)].Allow(context.Background(), "client"); err != nil {
 			b.Fatal(err)
 		}
 	}
+	b.ReportMetric(float64(cpu(b)-used)/float64(b.N), "cpu-ns/op")
+	b.ReportMetric(float64(last)/float64(n/10), "cpu-ns/last")
 	b.ReportMetric(float64(kept)/float64(n), "B/each")
 }
 

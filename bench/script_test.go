@@ -215,13 +215,13 @@ func BenchmarkSlotScript(b *testing.B) {
 			rdb := redistest.Connect(b, addr)
 			acquire := func(n int) []any {
 				spied := redistest.Connect(b, addr)
+				hook := recordHook{args: new([][]any)}
+				spied.AddHook(hook)
 				limiter, err := ginlimit.NewLimiter(spied, ginlimit.WithTimeout(time.Minute))
 				if err != nil {
 					b.Fatal(err)
 				}
 				b.Cleanup(func() { _ = limiter.Close() })
-				hook := recordHook{args: new([][]any)}
-				spied.AddHook(hook)
 				p, err := limiter.Policy("api", ginlimit.PerMinute(100).WithBurst(1_000_000_000), ginlimit.InFlight(n))
 				if err != nil {
 					b.Fatal(err)
@@ -267,13 +267,13 @@ func BenchmarkLevelScript(b *testing.B) {
 			rdb := redistest.Connect(b, addr)
 			calls := func() []any {
 				spied := redistest.Connect(b, addr)
+				hook := recordHook{args: new([][]any)}
+				spied.AddHook(hook)
 				limiter, err := ginlimit.NewLimiter(spied, ginlimit.WithTimeout(time.Minute))
 				if err != nil {
 					b.Fatal(err)
 				}
 				b.Cleanup(func() { _ = limiter.Close() })
-				hook := recordHook{args: new([][]any)}
-				spied.AddHook(hook)
 				everybody := ginlimit.WithKey(func(*gin.Context) (string, error) { return "all", nil })
 				var policies []*ginlimit.Policy
 				for level := range max(1, row.levels) {
