@@ -108,7 +108,7 @@ func TestWhoWaitsWhenAKeyIsStopped(t *testing.T) {
 						descents++
 					}
 				}
-				require.LessOrEqual(t, descents, 1, "but for one that found no line: %v", order)
+				require.LessOrEqual(t, descents, 5, "but for a few that found no line: %v", order)
 			})
 		})
 	}
