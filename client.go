@@ -232,23 +232,16 @@ func (p *Policy) Refund(ctx context.Context, client string, n int) error {
 
 // Block denies a client every token for d, in every process, at once. Only [Policy.Reset] ends it earlier.
 // Requests that cost nothing pass. Afterwards there is one token, unless the bucket was emptier; a window has
-// what it would have without the block. It blocks the limits that the client has now, not a limit of another
-// period that [WithLimitFunc] returns later.
+// what it would have without the block. It blocks the limits that the client has now and those that an override
+// replaces, not a limit of another period that [WithLimitFunc] or [Limiter.Override] brings later.
 //
 // d is above 0, and rounded up to milliseconds. Block returns an error for a policy without tokens, such as
 // [InFlight] alone, for a policy [WithShares], and for a d too long to be counted: thousands of years for
 // most limits, more than 31 periods for a calendar quota. If Redis is down it returns [ErrUnavailable], and
 // with [FailLocal] the block holds in this process.
 func (p *Policy) Block(ctx context.Context, client string, d time.Duration) error {
-	q, err := p.ask(ctx, client, 1)
-	if err != nil {
-		return err
-	}
-	defer q.putBack()
-	if err := q.set.checkBlockable(d); err != nil {
-		return err
-	}
-	return q.keepsSet(p.limiter.engine.Block(ctx, d, &q.asks[0]))
+	return p.change(ctx, client, func(set *policyLimits) error { return set.checkBlockable(d) },
+		func(ask *engine.Ask) error { return p.limiter.engine.Block(ctx, d, ask) })
 }
 
 // Reset fills a client's buckets, and ends a block and a ban. Slots stay taken until their requests end.
@@ -256,12 +249,55 @@ func (p *Policy) Block(ctx context.Context, client string, d time.Duration) erro
 // [WithShares] it resets all tenants, or one tenant by [Policy.Share]; either voids what any tenant took
 // before. If Redis is down it returns [ErrUnavailable], having reset only this process.
 func (p *Policy) Reset(ctx context.Context, client string) error {
-	q, err := p.ofAll().ask(ctx, client, 1)
+	return p.ofAll().change(ctx, client, func(*policyLimits) error { return nil },
+		func(ask *engine.Ask) error { return p.limiter.engine.Reset(ctx, ask) })
+}
+
+// ownLimits returns a client's limits without an override.
+func (p *Policy) ownLimits(ctx context.Context, client string) (*policyLimits, error) {
+	if p.counts.limitFunc == nil {
+		return p.limits, nil
+	}
+	limits, err := p.counts.limitFunc(ctx, client)
+	if err != nil {
+		return nil, err
+	}
+	return p.under(limits)
+}
+
+// change makes a change that outlasts an override: to the limits of a client, and to those that an override
+// replaces, if they have a bucket.
+func (p *Policy) change(
+	ctx context.Context, client string, check func(*policyLimits) error, do func(*engine.Ask) error,
+) error {
+	q, err := p.ask(ctx, client, 1)
 	if err != nil {
 		return err
 	}
 	defer q.putBack()
-	return q.keepsSet(p.limiter.engine.Reset(ctx, &q.asks[0]))
+	sets := []*policyLimits{q.set}
+	if _, is := p.limiter.operation.Find(p.name, client); is {
+		own, err := p.ownLimits(ctx, client)
+		if err != nil {
+			return err
+		}
+		if own != q.set && len(own.limits) > 0 {
+			sets = append(sets, own)
+		}
+	}
+	for _, set := range sets {
+		err = errors.Join(err, check(set))
+	}
+	if err != nil {
+		return err
+	}
+	for _, set := range sets {
+		ask := p.askOf(client, set)
+		if fault := do(&ask); err == nil {
+			err = q.keepsSet(fault)
+		}
+	}
+	return err
 }
 
 func init() {

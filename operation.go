@@ -43,8 +43,8 @@ type Override struct {
 //
 // A client's override goes before one for all clients, and both before [WithLimitFunc]. The policy's
 // [InFlight] stays unless the limits name another. A changed Rate or Burst keeps the bucket (see
-// [Limiter.Policy]); another period or algorithm has a bucket of its own. It ends no block and no ban:
-// [Policy.Reset] does. Callers that wait keep their limits.
+// [Limiter.Policy]); another period or algorithm has a bucket of its own, where no earlier [Policy.Block] holds.
+// It ends no ban: [Policy.Reset] does. Callers that wait keep their limits.
 //
 // The policy may be another process', once that has published it: see [Limiter.Policies]. A client's next
 // override replaces the one before. The error joins all faults, each an [ErrInvalidArgument], as is the

@@ -192,14 +192,7 @@ func (p *Policy) limitsOf(ctx context.Context, client string) (*policyLimits, er
 				"name", p.name, "reason", planReason(err))
 		}
 	}
-	if p.counts.limitFunc == nil {
-		return p.limits, nil
-	}
-	limits, err := p.counts.limitFunc(ctx, client)
-	if err != nil {
-		return nil, err
-	}
-	return p.under(limits)
+	return p.ownLimits(ctx, client)
 }
 
 // under returns limits of a client as the policy counts them.

@@ -200,6 +200,36 @@ func TestOverridesWithWhatAPolicyHas(t *testing.T) {
 	})
 }
 
+// TestBlocksOutlastOverrides: what is blocked or reset under an override is so after it, too.
+func TestBlocksOutlastOverrides(t *testing.T) {
+	t.Parallel()
+	onReaders(t, func(t *testing.T, l, _ *testkit.Limiter) {
+		ctx, own := t.Context(), ginlimit.PerMinute(3)
+		p := testkit.NewPolicy(t, l, "api", own)
+		plans := testkit.NewPolicy(t, l, "plans", testkit.LimitsFrom(own))
+		for _, p := range []*ginlimit.Policy{p, plans} {
+			name := testkit.Must(p.Allow(ctx, "ann")).Name
+			put := override("ann", ginlimit.PerHour(7))
+			put.Policy = name
+			require.NoError(t, l.Override(ctx, put))
+			require.NoError(t, p.Block(ctx, "ann", 3*time.Hour))
+			require.False(t, testkit.Must(p.Allow(ctx, "ann")).Allowed)
+			require.NoError(t, l.Override(ctx, ginlimit.Override{Policy: name, Client: "ann"}))
+			require.False(t, testkit.Must(p.Allow(ctx, "ann")).Allowed, "the override's end ends no block")
+			require.NoError(t, l.Override(ctx, put))
+			require.NoError(t, p.Reset(ctx, "ann"))
+			require.True(t, testkit.Must(p.Allow(ctx, "ann")).Allowed)
+			require.NoError(t, l.Override(ctx, ginlimit.Override{Policy: name, Client: "ann"}))
+			require.True(t, testkit.Must(p.Allow(ctx, "ann")).Allowed)
+		}
+		none := override("ann", ginlimit.Unlimited())
+		require.NoError(t, l.Override(ctx, none))
+		require.ErrorIs(t, p.Block(ctx, "ann", time.Hour), ginlimit.ErrInvalidArgument)
+		require.NoError(t, l.Override(ctx, ginlimit.Override{Policy: "api", Client: "ann"}))
+		require.True(t, testkit.Must(p.Allow(ctx, "ann")).Allowed, "an error blocks nothing")
+	})
+}
+
 // TestBadOverridesChangeNothing, and say everything that is wrong.
 func TestBadOverridesChangeNothing(t *testing.T) {
 	t.Parallel()
