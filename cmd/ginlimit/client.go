@@ -94,7 +94,7 @@ func (t *tool) block() *cobra.Command {
 		Use:   "block POLICY CLIENT DURATION",
 		Short: "Deny a client everything for a time such as 15m or 7d",
 		Long: "Deny a client everything for a time such as 15m or 7d, in every process at once. Only unblock ends it\n" +
-			"earlier.",
+			"earlier, or an override of another period.",
 		Args: cobra.ExactArgs(3),
 		RunE: t.withLimiter(func(ctx context.Context, s *session, args []string) error {
 			d, err := parseSpan(args[2])
@@ -108,7 +108,8 @@ func (t *tool) block() *cobra.Command {
 			if err := t.confirm(ctx, fmt.Sprintf("Block %s for %s", to, span(d))); err != nil {
 				return err
 			}
-			if err := to.policy.Block(ctx, to.client, d); err != nil {
+			err = to.change(func(p *ginlimit.Policy) error { return p.Block(ctx, to.client, d) })
+			if err != nil {
 				return err
 			}
 			return t.done("blocked", to)
@@ -135,7 +136,8 @@ func (t *tool) reset() *cobra.Command {
 			if err := t.confirm(ctx, "Reset "+to.String()); err != nil {
 				return err
 			}
-			if err := to.policy.Reset(ctx, to.client); err != nil {
+			err = to.change(func(p *ginlimit.Policy) error { return p.Reset(ctx, to.client) })
+			if err != nil {
 				return err
 			}
 			return t.done("reset", to)

@@ -127,6 +127,23 @@ func TestShares(t *testing.T) {
 	require.True(t, read[shown](r, "status", "share", "203.0.113.7", "--tenant", "b").Allowed)
 }
 
+// TestBlockAndResetOutlastAnOverride of another period.
+func TestBlockAndResetOutlastAnOverride(t *testing.T) {
+	t.Parallel()
+	_, r, _ := start(t)
+	const client = "203.0.113.7"
+	r.ok("override", "login", client, "7/h", "--for", "1h", "-y")
+	r.ok("block", "login", client, "2h", "-y")
+	require.Equal(t, exitDenied, r.run("status", "login", client).code)
+	r.ok("override", "login", client, "--end", "-y")
+	require.Equal(t, exitDenied, r.run("status", "login", client).code)
+	r.ok("override", "login", client, "7/h", "--for", "1h", "-y")
+	r.ok("unblock", "login", client, "-y")
+	require.True(t, read[shown](r, "status", "login", client).Allowed)
+	r.ok("override", "login", client, "--end", "-y")
+	require.True(t, read[shown](r, "status", "login", client).Allowed)
+}
+
 // TestConfirmation: on a terminal the tool asks.
 func TestConfirmation(t *testing.T) {
 	t.Parallel()

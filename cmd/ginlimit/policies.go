@@ -152,7 +152,8 @@ type target struct {
 	info     ginlimit.PolicyInfo
 	policy   *ginlimit.Policy
 	client   string
-	override *override // that holds for the client, or nil
+	override *override        // that holds for the client, or nil
+	replaced *ginlimit.Policy // with the limits that the override replaces, or nil
 }
 
 // String returns the target as part of a sentence.
@@ -189,8 +190,22 @@ func (s *session) target(ctx context.Context, name, client string, limits []stri
 		return to, usage("policy %q has limits of each client, which only the application knows: give them by --limit",
 			name)
 	}
+	if to.override != nil && len(limits) == 0 && slices.ContainsFunc(to.info.Limits, hasBucket) {
+		if to.replaced, err = s.policy(to.info, to.info.Limits); err != nil {
+			return to, err
+		}
+	}
 	to.policy, err = s.policy(to.info, own)
 	return to, err
+}
+
+// change makes a change that outlasts an override: also to the limits that it replaces, if they have a bucket.
+func (t target) change(do func(*ginlimit.Policy) error) error {
+	err := do(t.policy)
+	if err == nil && t.replaced != nil {
+		err = do(t.replaced)
+	}
+	return err
 }
 
 // policy returns a published policy with limits, and with the options that add keys of a client. They are defaults
@@ -219,6 +234,8 @@ func (s *session) policy(info ginlimit.PolicyInfo, limits []ginlimit.Limit) (*gi
 }
 
 func isInFlight(l ginlimit.Limit) bool { return l.InFlight > 0 }
+
+func hasBucket(l ginlimit.Limit) bool { return l.Rate > 0 }
 
 func isNotInFlight(l ginlimit.Limit) bool { return l.InFlight == 0 }
 
