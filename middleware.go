@@ -125,8 +125,8 @@ func usable(of string, policies []*Policy, fault func(p, before *Policy) error) 
 	return policies
 }
 
-// FromContext returns the result closest to exhaustion of [Results], or an unlimited one if all policies skip
-// the request. It is false without a decision.
+// FromContext returns the result of [Results] that is closest to exhaustion, an unlimited one if all policies
+// skip the request, or false without a decision.
 func FromContext(c *gin.Context) (Result, bool) {
 	s := stateOf(c)
 	t := s.closest((*part).denies)

@@ -112,7 +112,7 @@ type PolicyInfo struct {
 
 // Policies returns the policies that the processes of this prefix serve, by name. A policy that differs
 // between processes, as during a rollout, is there once for each variant. A process publishes up to 1,000
-// policies, each within a second of its first decision. Three minutes after it ends they are gone.
+// policies, each within a second of its first decision, and for three minutes after its end.
 func (l *Limiter) Policies(ctx context.Context) (all []PolicyInfo, err error) {
 	if l == nil || l.engine == nil {
 		return nil, errNotMade

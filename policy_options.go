@@ -136,8 +136,8 @@ func WithQueue(length int, wait time.Duration) Option {
 // hundred years.
 //
 // With [WithRefund] or [WithSettle] only tokens that are not given back lead to a ban: five failed logins,
-// say. But more simultaneous requests than the limit holds ban the client, even if all would succeed. Each
-// process has its own bans without Redis.
+// say. But more simultaneous requests than the limit holds ban the client, even if all would succeed. Without
+// Redis each process has its bans.
 func WithBan(first, longest time.Duration) Option {
 	return setting{"WithBan", func(c *config) {
 		ok := c.require(first >= time.Millisecond, "WithBan(%s, %s): want a first ban of at least 1ms", first, longest)

@@ -21,8 +21,8 @@ type Charge struct {
 // Reservation is tokens and slots, for work whose cost is known afterwards.
 //
 // Take an estimate by [Policy.Reserve] or [ReserveAll], and do the work if Result allows it. Defer Release,
-// and call Settle with what the work took, or Cancel. Tokens that are never settled stay as they were
-// estimated. It may be used by several goroutines.
+// and call Settle with what the work took, or Cancel. Without Settle the estimate stays. Several goroutines
+// may use it.
 type Reservation struct {
 	limiter  *Limiter
 	result   Result

@@ -76,7 +76,7 @@ type Result struct {
 
 // MarshalJSON returns allowed, granted, limit, name, remaining, retry_after, reset_after, source and cause,
 // with times in seconds such as 1.5. remaining is null if unlimited, retry_after if no waiting helps; cause
-// is absent if the request is allowed. It does not fail.
+// is absent if allowed. It never fails.
 func (r Result) MarshalJSON() ([]byte, error) {
 	out := struct {
 		Allowed    bool     `json:"allowed"`
