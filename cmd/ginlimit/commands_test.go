@@ -287,6 +287,8 @@ func TestSecretKeys(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, keys)
 	require.NotContains(t, r.ok("overrides"), "203.0.113.7")
+	delete(r.env, "GINLIMIT_KEY_SECRET")
+	require.Len(t, read[[]holder](r, "slots", "report", "key", "--key-secret-file", file(t, secret+"\n")), 1)
 	r.env["GINLIMIT_KEY_SECRET"] = "short"
 	r.fails(exitUsage, "WithKeySecret: 5 bytes", "status", "login", "203.0.113.7")
 }

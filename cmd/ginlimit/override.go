@@ -54,8 +54,8 @@ func (s *session) overrideOf(ctx context.Context, to target) (*override, error) 
 		return nil, err
 	}
 	var found *override
-	for _, o := range all {
-		if o.Policy == to.info.Name && (o.Client == client || o.Client == "" && found == nil) {
+	for _, o := range all { // that for all clients before those for one
+		if o.Policy == to.info.Name && (o.Client == client || o.Client == "") {
 			of := outputOf(o)
 			found = &of
 		}

@@ -35,6 +35,16 @@ func TestOverride(t *testing.T) {
 	}))
 	require.Equal(t, ginlimit.Unlimited(), read[shown](r, "status", "login", "2001:db8::5").Limits[0].Limit)
 
+	r.ok("override", "report", "9/h", "--for", "1h", "-y")
+	limits := read[shown](r, "status", "report", "key").Limits
+	require.Len(t, limits, 2)
+	require.Equal(t, ginlimit.InFlight(3), limits[1].Limit, "the policy's slots stay")
+	r.ok("override", "report", "9/h", "2 in flight", "--for", "1h", "-y")
+	limits = read[shown](r, "status", "report", "key").Limits
+	require.Len(t, limits, 2)
+	require.Equal(t, ginlimit.InFlight(2), limits[1].Limit)
+	r.ok("override", "report", "--end", "-y")
+
 	r.ok("override", "login", "2001:db8::1", "--end", "-y")
 	r.ok("override", "login", "--end", "--yes")
 	require.Empty(t, read[[]override](r, "overrides"))
@@ -61,6 +71,11 @@ func TestMistakesInOverrides(t *testing.T) {
 		r.fails(exitUsage, text, append([]string{"override"}, args...)...)
 	}
 	require.Empty(t, read[[]override](r, "overrides"))
+}
+
+func readAll(name string) (string, error) {
+	text, err := os.ReadFile(name)
+	return string(text), err
 }
 
 // file writes a file for apply.
@@ -93,6 +108,8 @@ func TestApply(t *testing.T) {
 	require.Len(t, read[[]override](r, "overrides"), 2)
 	require.Equal(t, "nothing changes\n", r.ok("apply", name))
 
+	noted := strings.Replace(testkit.Must(readAll(name)), "load test", "launch", 1)
+	require.Contains(t, r.ok("apply", file(t, noted), "--dry-run"), "(load test) -> 100/h burst 20, 4 in flight until")
 	r.in = "[{policy: login, limits: 8/h, until: " + end + "}, {policy: ban, client: key, limits: [2/h], for: 2h}]"
 	got := read[[]change](r, "apply", "-", "--prune", "-y")
 	require.Equal(t, []string{changes, adds, ends}, []string{got[0].Change, got[1].Change, got[2].Change})

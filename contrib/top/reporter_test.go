@@ -104,8 +104,8 @@ func TestDenialsOfAllProcesses(t *testing.T) {
 // TestTenMinutes: a denial stays for ten minutes, and no longer than eleven; then its key expires.
 func TestTenMinutes(t *testing.T) {
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-		r := start(t, b.Redis)
-		deny(r, "p", "a")
+		r, other := start(t, b.Redis), start(t, b.Connect(t))
+		deny(other, "p", "a")
 		time.Sleep(9 * time.Minute)
 		deny(r, "p", "b")
 		time.Sleep(time.Minute)
@@ -117,6 +117,9 @@ func TestTenMinutes(t *testing.T) {
 		fields, err := b.Redis.HKeys(t.Context(), "ginlimit:denied:{p}").Result()
 		require.NoError(t, err)
 		require.Len(t, fields, 3, "two minutes, and what was seen")
+		seen, err := b.Redis.HGet(t.Context(), "ginlimit:denied:{p}", "seen").Result()
+		require.NoError(t, err)
+		require.Regexp(t, `^`+r.process+` \d+ \d+\n$`, seen, "not the other process any more")
 		time.Sleep(11 * time.Minute)
 		require.Empty(t, b.Mini.Keys())
 	})
@@ -125,7 +128,8 @@ func TestTenMinutes(t *testing.T) {
 // TestOutage: nobody waits, what was counted is reported when Redis is back, and after ten minutes it is dropped.
 func TestOutage(t *testing.T) {
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-		r := start(t, b.Redis)
+		var log lockedText
+		r := start(t, b.Redis, WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 		away := func(minutes int, client string) {
 			b.Mini.SetError("LOADING Redis is loading the dataset in memory")
 			for range 60 * minutes {
@@ -142,6 +146,9 @@ func TestOutage(t *testing.T) {
 		all, err := Minutes(t.Context(), b.Redis, ginlimit.DefaultPrefix, "p")
 		require.NoError(t, err)
 		require.GreaterOrEqual(t, len(all), 3, "each in its minute")
+		warnings := strings.Count(log.text(), `level=WARN msg="ginlimit: denials are not reported" reason=LOADING`)
+		require.Positive(t, warnings)
+		require.LessOrEqual(t, warnings, 4, "at most one a minute")
 		away(25, "b")
 		now := denied(t, b.Redis, "p")
 		require.Len(t, now, 1)
@@ -149,6 +156,24 @@ func TestOutage(t *testing.T) {
 		require.LessOrEqual(t, now[0].Denials, int64(12*60))
 		require.GreaterOrEqual(t, now[0].Denials, int64(9*60))
 	})
+}
+
+// lockedText is a log that tests may read.
+type lockedText struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (l *lockedText) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedText) text() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
 }
 
 // pending returns how many reports of a policy wait. The goroutine that reports must be idle.
