@@ -29,7 +29,7 @@ type limitSet struct {
 
 // newLimitSet checks limits and reports every fault in them.
 func newLimitSet(limits []Limit) (*limitSet, error) {
-	s := &limitSet{given: limits}
+	s := &limitSet{given: slices.Clone(limits)} // the application may change its own
 	if len(limits) == 0 {
 		return s, fmt.Errorf("%w: no limit given", ErrInvalidArgument)
 	}

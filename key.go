@@ -80,6 +80,8 @@ func ByParam(name string) KeyFunc {
 // [FirstOf]. A function finds none if its key is empty or its error wraps [ErrNoKey]; another error ends the
 // search. The result is [Key] of the function's index, from 0, and its key, so no API key shares the bucket
 // of an address. It panics without functions and on a nil one.
+//
+//go:noinline
 func ByAny(funcs ...KeyFunc) KeyFunc {
 	checkKeyFuncs("ByAny", funcs)
 	return func(c *gin.Context) (string, error) {
@@ -100,6 +102,8 @@ func ByAny(funcs ...KeyFunc) KeyFunc {
 
 // ByAll combines all keys into one by [Key]: each user of each tenant, say. It returns the first error or
 // empty key. It panics without functions or on nil.
+//
+//go:noinline
 func ByAll(funcs ...KeyFunc) KeyFunc {
 	checkKeyFuncs("ByAll", funcs)
 	return func(c *gin.Context) (string, error) {

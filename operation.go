@@ -14,6 +14,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/ginlimit/ginlimit/internal/dispatch"
 	"github.com/ginlimit/ginlimit/internal/engine"
 	"github.com/ginlimit/ginlimit/internal/operation"
 	"github.com/ginlimit/ginlimit/internal/redisstore"
@@ -60,51 +61,54 @@ func (l *Limiter) OverrideAll(ctx context.Context, all ...Override) error {
 	if len(all) == 0 || len(all) > operation.MaxChanges {
 		return invalid("%d overrides; want 1 to %d at once", len(all), operation.MaxChanges)
 	}
-	return l.operate(ctx, func(ctx context.Context) error {
+	all = slices.Clone(all) // the caller may change its own while Redis does not answer
+	for i := range all {
+		all[i].Limits = slices.Clone(all[i].Limits)
+	}
+	_, err := operate(ctx, l, func(ctx context.Context) (struct{}, error) {
 		changes, err := l.changes(ctx, all)
 		if err != nil {
-			return err
+			return struct{}{}, err
 		}
 		if err = l.operation.Change(ctx, changes); errors.Is(err, operation.ErrFull) {
-			return invalid("there would be more than %d overrides; end some", operation.MaxOverrides)
+			err = invalid("there would be more than %d overrides; end some", operation.MaxOverrides)
 		}
-		return err
+		return struct{}{}, err
 	})
+	return err
 }
 
 // Overrides returns all overrides that have not ended, by policy and client. With [WithKeySecret] the clients
 // are HMACs.
-func (l *Limiter) Overrides(ctx context.Context) (all []Override, err error) {
+func (l *Limiter) Overrides(ctx context.Context) ([]Override, error) {
 	if l == nil || l.engine == nil {
 		return nil, errNotMade
 	}
-	err = l.operate(ctx, func(ctx context.Context) error {
+	return operate(ctx, l, func(ctx context.Context) (all []Override, err error) {
 		known, err := l.operation.Overrides(ctx)
 		for _, k := range known {
 			o := Override{Policy: k.Policy, Client: k.Client, Until: time.UnixMilli(k.Until), Note: k.Note}
 			if err == nil && time.Now().Before(o.Until) {
-				o.Limits, err = publishedLimits(k.Limits)
+				if o.Limits, err = splitLimits(k.Limits); err != nil { // no fault of who asks
+					err = fmt.Errorf("%w: %v", operation.ErrUnreadable, err)
+				}
 				all = append(all, o)
 			}
 		}
-		return err
+		slices.SortFunc(all, func(a, b Override) int {
+			return strings.Compare(Key(a.Policy, a.Client), Key(b.Policy, b.Client))
+		})
+		return all, err
 	})
-	if err != nil {
-		return nil, err
-	}
-	slices.SortFunc(all, func(a, b Override) int {
-		return strings.Compare(Key(a.Policy, a.Client), Key(b.Policy, b.Client))
-	})
-	return all, nil
 }
 
 // PolicyInfo is a policy as some processes serve it.
 type PolicyInfo struct {
 	Name      string
-	Limits    []Limit   // without those of [WithLimitFunc]
+	Limits    []Limit   // without those of [WithLimitFunc]; nil if their time zone is not known here
 	Key       string    // the kind of its key: "ByClientIP", "ByHeader", or the name of the application's function
 	Headers   Headers   // of [WithHeaders]
-	Options   []string  // the names of its other options, defaults too
+	Options   []string  // the names of its others, defaults, WithKeySecret and WithoutOverrides too
 	Version   string    // of the application, as it was built; "" if that is not known
 	Processes int       // or limiters, that serve it
 	Seen      time.Time // when one of them has last said so
@@ -113,23 +117,19 @@ type PolicyInfo struct {
 // Policies returns the policies that the processes of this prefix serve, by name. A policy that differs
 // between processes, as during a rollout, is there once for each variant. A process publishes up to 1,000
 // policies, each within a second of its first decision, and for three minutes after its end.
-func (l *Limiter) Policies(ctx context.Context) (all []PolicyInfo, err error) {
+func (l *Limiter) Policies(ctx context.Context) ([]PolicyInfo, error) {
 	if l == nil || l.engine == nil {
 		return nil, errNotMade
 	}
-	err = l.operate(ctx, func(ctx context.Context) error {
-		all, err = l.published(ctx)
-		return err
-	})
-	return all, err
+	return operate(ctx, l, l.published)
 }
 
 func (l *Limiter) published(ctx context.Context) (all []PolicyInfo, err error) {
 	found, err := l.operation.Policies(ctx)
 	for _, p := range found {
-		var limits []Limit
-		if p.Limits != "" && err == nil {
-			limits, err = publishedLimits(p.Limits)
+		limits, err := splitLimits(p.Limits)
+		if err != nil { // there are none, or nobody can read them; the other policies are there
+			limits = nil
 		}
 		all = append(all, PolicyInfo{
 			Name: p.Name, Limits: limits, Key: p.Key, Headers: Headers(p.Headers), Options: p.Options,
@@ -183,28 +183,23 @@ func readLimits(text string) ([]Limit, error) {
 	return limits, err
 }
 
-// publishedLimits reads limits for operators, whose arguments are not at fault if nobody can read them.
-func publishedLimits(text string) ([]Limit, error) {
-	limits, err := splitLimits(text)
-	if err != nil {
-		err = fmt.Errorf("%w: %v", operation.ErrUnreadable, err)
-	}
-	return limits, err
-}
-
-// operate calls a function that reads or writes for an operator. Its error is one of this package.
-func (l *Limiter) operate(ctx context.Context, f func(context.Context) error) error {
+// operate calls a function that reads or writes for an operator, and leaves it alone when it takes too long. Its
+// error is one of this package.
+func operate[T any](ctx context.Context, l *Limiter, f func(context.Context) (T, error)) (value T, err error) {
 	if err := l.engine.Ready(ctx); err != nil {
-		return err
+		return value, err
 	}
 	within, cancel := context.WithTimeout(ctx, operationTimeout)
 	defer cancel()
-	err := f(within)
-	switch {
-	case err == nil, errors.Is(err, ErrInvalidArgument), errors.Is(err, ErrUnavailable):
-		return err
+	value, err = dispatch.Bounded(within, 0, func() (T, error) { return f(within) })
+	if err == nil {
+		return value, nil
 	}
-	return engine.Unavailable(ctx, err)
+	var none T
+	if !errors.Is(err, ErrInvalidArgument) && !errors.Is(err, ErrUnavailable) {
+		err = engine.Unavailable(ctx, err)
+	}
+	return none, err
 }
 
 // changes returns overrides as they are stored, or every error in them.
@@ -264,9 +259,10 @@ func (l *Limiter) checkLimits(o Override, published func() ([]PolicyInfo, error)
 	if err != nil {
 		return err
 	}
-	names := map[string]bool{}
+	served, heeded := false, false
 	for _, p := range all {
-		names[p.Name] = true
+		served = served || p.Name == o.Policy
+		heeded = heeded || p.Name == o.Policy && !slices.Contains(p.Options, "WithoutOverrides")
 		if p.Name == o.Policy {
 			err = errors.Join(err, o.checkSlots(p.Limits, slices.Contains(p.Options, "WithLimitFunc")))
 		}
@@ -274,8 +270,11 @@ func (l *Limiter) checkLimits(o Override, published func() ([]PolicyInfo, error)
 			err = errors.Join(err, checkShared(o.Limits))
 		}
 	}
-	if !names[o.Policy] {
+	switch {
+	case !served:
 		return invalid("no process has served a policy named %.64q in the last minutes", o.Policy)
+	case !heeded:
+		err = errors.Join(err, invalid("all processes of policy %.64q have WithoutOverrides", o.Policy))
 	}
 	return err
 }
@@ -301,7 +300,8 @@ func (p *Policy) publish() {
 	})
 }
 
-// kindOfKey names a key function: as this package does, or as Go names the application's.
+// kindOfKey names a key function: as this package does, or as Go names the application's. Go names a function by
+// its maker, or by who the maker is inlined into: so no maker here is inlined.
 func kindOfKey(f KeyFunc) string {
 	if f == nil {
 		f = ByClientIP

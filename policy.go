@@ -152,6 +152,12 @@ func (l *Limiter) newPolicy(cfg *config, name string) *Policy {
 	if cfg.counts.limitFunc != nil { // it returns all but the slots
 		limits = append(slices.Clone(limits), Unlimited())
 	}
+	if l.secret != nil {
+		p.options = append(p.options, "WithKeySecret")
+	}
+	if l.ignoresOverrides {
+		p.options = append(p.options, "WithoutOverrides")
+	}
 	for _, s := range cfg.defaults {
 		p.options = append(p.options, s.name)
 	}

@@ -77,8 +77,9 @@ type Operation[L any] struct {
 	used  atomic.Bool              // by a decision, since somebody looked
 	ended atomic.Bool
 
-	reading  sync.Mutex // held while overrides are read, so that an older answer replaces no newer one
-	mu       sync.Mutex // guards the fields below
+	reads    atomic.Int64 // of the overrides, numbered as they began
+	mu       sync.Mutex   // guards the fields below
+	lastRead int64        // the number of the read that is known
 	lastUsed time.Time
 	looks    bool              // at the overrides, again and again
 	policies map[string]string // texts of those that serve, by name

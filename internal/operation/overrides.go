@@ -125,8 +125,7 @@ func (o *Operation[L]) InForce() (n int) {
 
 // read reads all overrides. One that cannot be read is left out, and reported.
 func (o *Operation[L]) read(ctx context.Context) error {
-	o.reading.Lock()
-	defer o.reading.Unlock()
+	turn := o.reads.Add(1)
 	texts, stamp, err := o.Store.Overrides(ctx)
 	if err != nil {
 		return err
@@ -156,7 +155,12 @@ func (o *Operation[L]) read(ctx context.Context) error {
 			of.clients[r.Client] = limits[L]{own, until}
 		}
 	}
-	o.known.Store(fresh)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if turn > o.lastRead { // else who began to read later knows as much; the next look finds what it does not
+		o.lastRead = turn
+		o.known.Store(fresh)
+	}
 	return err
 }
 

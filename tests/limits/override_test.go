@@ -549,6 +549,29 @@ func TestPoliciesArePublished(t *testing.T) {
 	})
 }
 
+// TestAPolicyOfANamelessZoneIsPublished without its limits, and hides no other policy.
+func TestAPolicyOfANamelessZoneIsPublished(t *testing.T) {
+	t.Parallel()
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		l := testkit.NewOperated(t, b.Redis)
+		_, err := testkit.NewPolicy(t, l, "api", ginlimit.PerMinute(3)).Allow(t.Context(), "k")
+		require.NoError(t, err)
+		_, err = testkit.NewPolicy(t, l, "here", unnamedZone()).Allow(t.Context(), "k")
+		require.NoError(t, err)
+		all, err := testkit.NewOperated(t, b.Connect(t)).Policies(t.Context())
+		require.NoError(t, err)
+		require.Empty(t, all, "not yet")
+		time.Sleep(inForce)
+		other := testkit.NewOperated(t, b.Connect(t))
+		all, err = other.Policies(t.Context())
+		require.NoError(t, err)
+		require.Len(t, all, 2)
+		require.Equal(t, []ginlimit.Limit{ginlimit.PerMinute(3)}, all[0].Limits)
+		require.Nil(t, all[1].Limits)
+		require.NoError(t, other.Override(t.Context(), override("ann", ginlimit.PerMinute(9))))
+	})
+}
+
 // TestAnIdleProcessRests a day after its last decision, and looks and publishes again with the next one.
 func TestAnIdleProcessRests(t *testing.T) {
 	t.Parallel()
@@ -601,5 +624,70 @@ func TestAClientThatHangsHoldsFewGoroutines(t *testing.T) {
 		}
 		require.NoError(t, l.Close())
 		close(release)
+	})
+}
+
+// TestAClientThatHangsHoldsUpNoOperator longer than five seconds or the context, and no later call.
+func TestAClientThatHangsHoldsUpNoOperator(t *testing.T) {
+	t.Parallel()
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		release, hangs := make(chan struct{}), true
+		b.Redis.AddHook(testkit.EveryCall(func(send func() error) error {
+			if hangs {
+				<-release
+			}
+			return send()
+		}))
+		l := testkit.NewOperated(t, struct{ redis.UniversalClient }{b.Redis})
+		p := testkit.NewPolicy(t, l, "api", ginlimit.PerMinute(3))
+		limits := []ginlimit.Limit{ginlimit.PerMinute(9)}
+		began := time.Now()
+		require.ErrorIs(t, l.Override(t.Context(), override("ann", limits...)), ginlimit.ErrUnavailable)
+		require.Equal(t, 5*time.Second, time.Since(began))
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(time.Second, cancel)
+		_, err := l.Overrides(ctx)
+		require.ErrorIs(t, err, context.Canceled)
+		_, err = l.Policies(ctx)
+		require.ErrorIs(t, err, context.Canceled)
+		require.Equal(t, 6*time.Second, time.Since(began))
+		hangs = false
+		require.NoError(t, l.Override(t.Context(), override("ann", limits...)))
+		limits[0] = ginlimit.PerMinute(1) // the caller's
+		rows, err := p.Status(t.Context(), "ann")
+		require.NoError(t, err)
+		require.Equal(t, ginlimit.PerMinute(9), rows[0].Limit)
+		close(release)
+		time.Sleep(inForce)
+		require.Equal(t, ginlimit.PerMinute(9), limitOf(t, p, "ann"))
+	})
+}
+
+// TestWhatOperatorsCannotDoIsAnError: overrides that every process ignores. Policies say so, and name the
+// functions that join keys, wherever they were called.
+func TestWhatOperatorsCannotDoIsAnError(t *testing.T) {
+	t.Parallel()
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		deaf := testkit.NewOperated(t, b.Redis, ginlimit.WithoutOverrides(), ginlimit.WithKeySecret([]byte("0123456789abcdef")))
+		key := ginlimit.ByAny(ginlimit.ByHeader("X"), ginlimit.ByClientIP)
+		_, err := testkit.NewPolicy(t, deaf, "api", ginlimit.PerMinute(3), ginlimit.WithKey(key)).Allow(t.Context(), "k")
+		require.NoError(t, err)
+		_, err = testkit.NewPolicy(t, deaf, "all", ginlimit.PerMinute(3),
+			ginlimit.WithKey(ginlimit.ByAll(ginlimit.ByRoute, ginlimit.ByClientIP))).Allow(t.Context(), "k")
+		require.NoError(t, err)
+		time.Sleep(inForce)
+		l := testkit.NewOperated(t, b.Connect(t))
+		all, err := l.Policies(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, "ByAll", all[0].Key)
+		require.Equal(t, "ByAny", all[1].Key)
+		require.Contains(t, all[1].Options, "WithKeySecret")
+		err = l.Override(t.Context(), override("ann", ginlimit.PerMinute(9)))
+		require.ErrorIs(t, err, ginlimit.ErrInvalidArgument)
+		require.ErrorContains(t, err, `all processes of policy "api" have WithoutOverrides`)
+		_, err = testkit.NewPolicy(t, testkit.NewOperated(t, b.Connect(t)), "api", ginlimit.PerMinute(3)).Allow(t.Context(), "k")
+		require.NoError(t, err)
+		time.Sleep(inForce)
+		require.NoError(t, l.Override(t.Context(), override("ann", ginlimit.PerMinute(9))), "one process heeds it")
 	})
 }
