@@ -159,6 +159,8 @@ func (o *Observer) register(meter metric.Meter) error {
 		func(s ginlimit.Stats) int64 { return int64(s.Slots) })
 	current("ginlimit.ban.count", "{ban}", "Bans of clients that this process has found and that last.",
 		func(s ginlimit.Stats) int64 { return int64(s.Bans) })
+	current("ginlimit.override.count", "{override}", "Overrides that this process knows and that have not ended.",
+		func(s ginlimit.Stats) int64 { return int64(s.Overrides) })
 	current("ginlimit.lease.count", "{key}", "Keys of which this process has tokens that it took ahead.",
 		func(s ginlimit.Stats) int64 { return int64(s.Leases) })
 	count("ginlimit.lease.decisions", "{decision}", "Decisions without Redis, by tokens taken ahead.",

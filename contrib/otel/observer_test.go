@@ -199,6 +199,8 @@ func TestMetricsShowKnownTraffic(t *testing.T) {
 		get(r, "/search")
 	}
 	get(r, "/free")
+	require.NoError(t, limiter.Override(t.Context(), ginlimit.Override{Policy: "search", Client: "another",
+		Limits: []ginlimit.Limit{ginlimit.PerHour(9)}, Until: time.Now().Add(time.Hour)}))
 	var values map[string]int64
 	read := func() map[string]int64 { values, _ = collected(t, reader); return values }
 	require.Eventually(t, func() bool {
@@ -215,7 +217,7 @@ func TestMetricsShowKnownTraffic(t *testing.T) {
 		"ginlimit.redis.server.count":       1, "ginlimit.redis.breaker.open": 0, "ginlimit.redis.batches": 4,
 		"ginlimit.redis.decisions":       4,
 		"ginlimit.redis.batch.in_flight": 0, "ginlimit.redis.decision.queued": 0,
-		"ginlimit.slot.usage": 0, "ginlimit.ban.count": 0, "ginlimit.replica.count": 1,
+		"ginlimit.slot.usage": 0, "ginlimit.ban.count": 0, "ginlimit.override.count": 1, "ginlimit.replica.count": 1,
 		"ginlimit.lease.count": 0, "ginlimit.lease.decisions": 0, "ginlimit.denial.remembered": 1,
 		"ginlimit.local.bucket.count": 0,
 	}, values)

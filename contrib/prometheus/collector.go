@@ -110,6 +110,8 @@ func New() *Collector {
 		func(s ginlimit.Stats) float64 { return float64(s.Slots) })
 	figure("ginlimit_bans", "Bans of clients that the process has found and that last.", prometheus.GaugeValue,
 		func(s ginlimit.Stats) float64 { return float64(s.Bans) })
+	figure("ginlimit_overrides", "Overrides that the process knows and that have not ended.", prometheus.GaugeValue,
+		func(s ginlimit.Stats) float64 { return float64(s.Overrides) })
 	figure("ginlimit_leases", "Keys of which the process has tokens that it took ahead.", prometheus.GaugeValue,
 		func(s ginlimit.Stats) float64 { return float64(s.Leases) })
 	figure("ginlimit_leased_decisions_total", "Decisions without Redis, by tokens taken ahead.", prometheus.CounterValue,

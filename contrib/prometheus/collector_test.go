@@ -120,6 +120,7 @@ func TestScrapeShowsKnownTraffic(t *testing.T) {
 		`ginlimit_slots`:                   "0",
 		`ginlimit_replicas`:                "1",
 		`ginlimit_bans`:                    "0",
+		`ginlimit_overrides`:               "0",
 		`ginlimit_leases`:                  "0",
 		`ginlimit_leased_decisions_total`:  "0",
 		`ginlimit_remembered_denials`:      "1",
@@ -216,7 +217,7 @@ func TestNamesInDashboardAndAlertsExist(t *testing.T) {
 	for desc := range descs {
 		known = append(known, name.FindString(desc.String()))
 	}
-	require.Len(t, known, 19)
+	require.Len(t, known, 20)
 	used := func(file string) (names []string) {
 		text := testkit.Must(os.ReadFile(file))
 		for _, n := range name.FindAllString(string(text), -1) {
