@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/ginlimit/ginlimit/internal/engine"
@@ -74,11 +75,33 @@ func (p *Policy) observed(ctx context.Context, client string, n int) (*question,
 	if err != nil {
 		return nil, err
 	}
-	if q.observed = o; q.set.slots > 0 {
-		q.putBack()
-		return nil, errTakesSlots
+	if q.observed = o; q.set.slots == 0 {
+		return q, nil
 	}
-	return q, nil
+	if set := p.withoutSlots(client, q.set); set != nil {
+		q.set, q.asks[0] = set, p.askOf(client, set)
+		q.asks[0].N = int64(n)
+		return q, nil
+	}
+	q.putBack()
+	return nil, errTakesSlots
+}
+
+// withoutSlots returns limits without slots that only an override has, or nil: what an operator limits makes no
+// method an error.
+func (p *Policy) withoutSlots(client string, set *policyLimits) *policyLimits {
+	if _, is := p.limiter.operation.Find(p.name, client); p.limits.slots > 0 || !is && p.counts.limitFunc != nil {
+		return nil
+	}
+	tokens := slices.DeleteFunc(slices.Clone(set.given), func(l Limit) bool { return l.InFlight > 0 })
+	if len(tokens) == 0 {
+		tokens = []Limit{Unlimited()}
+	}
+	without, err := p.under(tokens)
+	if err != nil {
+		return nil
+	}
+	return without
 }
 
 // errTakesSlots is returned by methods that take tokens but could not release a slot.

@@ -43,7 +43,8 @@ type Override struct {
 // that it knows.
 //
 // A client's override goes before one for all clients, and both before [WithLimitFunc]. The policy's
-// [InFlight] stays unless the limits name another. A changed Rate or Burst keeps the bucket (see
+// [InFlight] stays unless the limits name another; [Policy.Allow] and others that take no slot ignore one that
+// the policy itself does not have. A changed Rate or Burst keeps the bucket (see
 // [Limiter.Policy]); another period or algorithm has a bucket of its own, where no earlier [Policy.Block] holds.
 // It ends no ban: [Policy.Reset] does. Callers that wait keep their limits.
 //

@@ -111,12 +111,13 @@ type askConfig struct {
 
 // countConfig is what a policy counts of a client.
 type countConfig struct {
-	limits    []Limit // in flight among them
-	limitFunc func(context.Context, string) ([]Limit, error)
-	shares    func(*gin.Context) (tenant string, weight int) // nil if the limits are not shared
-	floor     int
-	ban       *bucket.Bucket // nil bans nobody
-	lease     time.Duration
+	limits     []Limit // in flight among them
+	limitFunc  func(context.Context, string) ([]Limit, error)
+	shares     func(*gin.Context) (tenant string, weight int) // nil if the limits are not shared
+	floor      int
+	ban        *bucket.Bucket // nil bans nobody
+	lease      time.Duration
+	fewerSlots bool // than a client has otherwise, by With
 }
 
 // answerConfig is what a policy says to clients. A nil handler is the default.

@@ -118,6 +118,7 @@ func (p *Policy) With(opts ...PolicyOption) (*Policy, error) {
 			"With: %s makes another policy; call Limiter.Policy with another name", option)
 	}
 	limits, used := slices.Clone(own), cfg.used
+	cfg.counts.fewerSlots = cfg.counts.fewerSlots || len(cfg.counts.limits) > 0
 	for _, l := range cfg.counts.limits {
 		i := slices.IndexFunc(limits, func(own Limit) bool { return own.InFlight >= l.InFlight && l.InFlight > 0 })
 		if cfg.require(i >= 0, "With: %s makes another policy, but for InFlight with at most as many slots; "+
@@ -291,12 +292,12 @@ type policyLimits struct {
 }
 
 // newLimits returns limits as a policy counts them, and every error in them. A client's own limits have the
-// policy's slots unless they name others. In this process alone nothing is leased.
+// policy's slots unless they name others; those of With are at most so many. In this process alone nothing is leased.
 func (c *countConfig) newLimits(name string, limits []Limit, slots int, local bool) (*policyLimits, error) {
 	s, err := newLimitSet(limits)
 	s.name = name
 	s.leave(c.floor)
-	if s.slots == 0 {
+	if s.slots == 0 || c.fewerSlots && slots > 0 && s.slots > slots {
 		s.slots = slots
 	}
 	if c.shares != nil {

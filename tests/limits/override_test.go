@@ -200,6 +200,34 @@ func TestOverridesWithWhatAPolicyHas(t *testing.T) {
 	})
 }
 
+// TestSlotsOfAnOverride: of a policy without any, methods that take none go on, and With has no more of them than
+// it says.
+func TestSlotsOfAnOverride(t *testing.T) {
+	t.Parallel()
+	onReaders(t, func(t *testing.T, l, _ *testkit.Limiter) {
+		ctx := t.Context()
+		p := testkit.NewPolicy(t, l, "api", ginlimit.PerMinute(3))
+		require.True(t, testkit.Must(p.Allow(ctx, "ann")).Allowed)
+		require.NoError(t, l.Override(ctx, override("ann", ginlimit.PerMinute(3), ginlimit.InFlight(1))))
+		first, second := testkit.Must(p.Reserve(ctx, "ann", 1)), testkit.Must(p.Reserve(ctx, "ann", 1))
+		require.Equal(t, ginlimit.CauseInFlight, second.Result().Cause)
+		first.Release()
+		require.True(t, testkit.Must(p.AllowN(ctx, "ann", 1)).Allowed)
+		require.Equal(t, ginlimit.CauseRate, testkit.Must(p.Allow(ctx, "ann")).Cause)
+
+		own := testkit.NewPolicy(t, l, "own", ginlimit.PerMinute(30), ginlimit.InFlight(2))
+		few := testkit.Derive(t, own, ginlimit.InFlight(1))
+		raised := override("ann", ginlimit.PerMinute(40), ginlimit.InFlight(3))
+		raised.Policy = "own"
+		require.True(t, testkit.Must(own.Reserve(ctx, "ann", 1)).Result().Allowed)
+		require.NoError(t, l.Override(ctx, raised))
+		_, err := own.Allow(ctx, "ann")
+		require.ErrorIs(t, err, ginlimit.ErrInvalidArgument)
+		require.Equal(t, ginlimit.InFlight(1), testkit.Must(few.Reserve(ctx, "ann", 1)).Result().Limit)
+		require.True(t, testkit.Must(own.Reserve(ctx, "ann", 1)).Result().Allowed)
+	})
+}
+
 // TestBlocksOutlastOverrides: what is blocked or reset under an override is so after it, too.
 func TestBlocksOutlastOverrides(t *testing.T) {
 	t.Parallel()
