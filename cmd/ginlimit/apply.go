@@ -108,6 +108,9 @@ func (s *session) fit(ctx context.Context, entries []entry) (all []entry, err er
 			faults.add(e.line, "no process serves a policy %q", e.Policy)
 			continue
 		}
+		if err := s.tool.checkSecret(known[i]); err != nil {
+			faults.add(e.line, "%w", err)
+		}
 		if e.Client != "" {
 			if e.Client, err = clientKey(known[i], e.Client); err != nil {
 				faults.add(e.line, "%w", err)

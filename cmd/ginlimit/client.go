@@ -180,7 +180,11 @@ func (t *tool) slots() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			key := "{" + string(clientkey.NewText(secret).Append(nil, ginlimit.Key(info.Name, ""), client)) + "}:slots"
+			of := ginlimit.Key(info.Name, "")
+			if isDryRun(info) {
+				of = ginlimit.Key(info.Name, "dry run", "")
+			}
+			key := "{" + string(clientkey.NewText(secret).Append(nil, of, client)) + "}:slots"
 			if t.prefix != "" {
 				key = t.prefix + ":" + key
 			}

@@ -205,6 +205,7 @@ func TestTopAndWatch(t *testing.T) {
 	t.Parallel()
 	policies, r, _ := start(t)
 	require.Contains(t, r.ok("top", "ban"), "no denials are reported")
+	r.fails(exitUsage, `no process serves a policy "nobody"`, "top", "nobody")
 	for range 4 {
 		take(t, policies["login"], "203.0.113.7")
 		take(t, policies["ban"], "key")
@@ -289,6 +290,46 @@ func TestSecretKeys(t *testing.T) {
 	require.NotContains(t, r.ok("overrides"), "203.0.113.7")
 	delete(r.env, "GINLIMIT_KEY_SECRET")
 	require.Len(t, read[[]holder](r, "slots", "report", "key", "--key-secret-file", file(t, secret+"\n")), 1)
+	delete(r.env, "GINLIMIT_KEY_SECRET")
+	for _, args := range [][]string{{"status", "login", "203.0.113.7"}, {"block", "login", "203.0.113.7", "1h", "-y"},
+		{"override", "login", "203.0.113.7", "9/h", "--for", "1h", "-y"}} {
+		r.fails(exitUsage, `policy "login" has a WithKeySecret: give the secret by --key-secret-file`, args...)
+	}
+	r.in = "- {policy: login, client: 203.0.113.7, limits: 9/h, for: 2h}"
+	r.fails(exitUsage, `line 1: policy "login" has a WithKeySecret`, "apply", "-", "-y")
+	_, plain, _ := start(t)
+	plain.env["GINLIMIT_KEY_SECRET"] = secret
+	plain.fails(exitUsage, `policy "login" has no WithKeySecret: leave out`, "reset", "login", "203.0.113.7", "-y")
 	r.env["GINLIMIT_KEY_SECRET"] = "short"
 	r.fails(exitUsage, "WithKeySecret: 5 bytes", "status", "login", "203.0.113.7")
+}
+
+// TestLimitsThatCannotBeRead, as of a zone without a name, have to be given.
+func TestLimitsThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	rdb, _ := testkit.NewMiniredis(t)
+	here := ginlimit.PerCalendar(5, ginlimit.CalendarDay(time.FixedZone("here", 1234)))
+	p := testkit.NewPolicy(t, testkit.NewOperated(t, rdb), "quota", here, ginlimit.WithKey(ginlimit.ByHeader("X")))
+	take(t, p, "key")
+	r := newRunner(t, "redis://"+rdb.Options().Addr)
+	require.True(t, testkit.BecomesTrue(nil, func() bool {
+		return regexp.MustCompile(`quota +of a time zone that is not known here +ByHeader`).MatchString(r.ok("policies"))
+	}))
+	r.fails(exitUsage, "has limits of a time zone that is not known here: give them by --limit", "status", "quota", "key")
+	r.ok("override", "quota", "key", "9/h", "--for", "1h", "-y")
+	require.Equal(t, ginlimit.PerHour(9), read[shown](r, "status", "quota", "key").Limits[0].Limit)
+}
+
+// TestSlotsOfADryRun have keys of their own.
+func TestSlotsOfADryRun(t *testing.T) {
+	t.Parallel()
+	rdb, _ := testkit.NewMiniredis(t)
+	p := testkit.NewPolicy(t, testkit.NewOperated(t, rdb), "tried", ginlimit.InFlight(9), ginlimit.WithDryRun(),
+		ginlimit.WithKey(ginlimit.ByHeader("X")))
+	held, err := p.Reserve(t.Context(), "key", 1)
+	require.NoError(t, err)
+	defer held.Release()
+	r := newRunner(t, "redis://"+rdb.Options().Addr)
+	require.True(t, testkit.BecomesTrue(nil, func() bool { return r.run("status", "tried", "key").code == exitOK }))
+	require.Len(t, read[[]holder](r, "slots", "tried", "key"), 1)
 }

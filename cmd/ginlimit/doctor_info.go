@@ -90,7 +90,7 @@ func (i info) memory(name string, f *findings) {
 	switch {
 	case most == 0:
 		f.add(name, "memory", warning, policy+", no maxmemory", "set maxmemory, or the system may end Redis")
-	case used*10 > most*9:
+	case used*10 > most*9 && policy == "noeviction":
 		f.add(name, "memory", problem, found, "give Redis more memory; "+see)
 	case policy != "volatile-ttl" && policy != "noeviction":
 		f.add(name, "memory", warning, found, "evicted clients start with a full bucket; "+see)
@@ -112,11 +112,12 @@ func (i info) persistence(name string, f *findings) {
 		}
 	}
 	if rdb, aof := i["rdb_last_bgsave_status"], i["aof_enabled"]; rdb != "" {
-		kept := "snapshots"
+		kept := "no append-only file"
 		if aof == "1" {
 			kept = "append-only file"
 		}
-		f.add(name, "persistence", fine, kept+" as configured; none is needed: a lost key is a full bucket", "")
+		f.add(name, "persistence", fine, kept+"; a Redis that loses its keys ends blocks, bans and overrides, and fills buckets",
+			"")
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 	"time"
+	_ "time/tzdata" // of calendar quotas, where the system has none
 
 	"github.com/mattn/go-isatty"
 	"github.com/redis/go-redis/v9"

@@ -172,6 +172,8 @@ func TestMistakesOfUse(t *testing.T) {
 		"accepts 1 arg(s), received 0\nusage: ":      {"top"},
 		"unknown flag: --nope":                       {"top", "p", "--nope"},
 		"missing ']' in host":                        {"top", "p", "--redis", "redis://user:secret@[::1"},
+		"invalid port; in a password":                {"top", "p", "--redis", "redis://user:secret/x@a"},
+		"invalid database number; in a password":     {"top", "p", "--redis", "redis://user:1/secret@a"},
 		"invalid URL scheme":                         {"top", "p", "--redis", "http://x"},
 		"need a URL that begins with rediss://":      {"top", "p", "--ca", "x"},
 		"--ca /dev/null: no certificate":             {"top", "p", "--ca", "/dev/null", "--redis", "rediss://x"},

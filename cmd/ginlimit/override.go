@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -63,6 +64,18 @@ func (s *session) overrideOf(ctx context.Context, to target) (*override, error) 
 	return found, nil
 }
 
+// isOverridden reports whether there is an override of a policy for just this client, or for all.
+func (s *session) isOverridden(ctx context.Context, policy, client string) (bool, error) {
+	all, err := s.Overrides(ctx)
+	if err != nil {
+		return false, err
+	}
+	client, err = s.tool.hidden(policy, client)
+	return slices.ContainsFunc(all, func(o ginlimit.Override) bool {
+		return o.Policy == policy && o.Client == client
+	}), err
+}
+
 // hidden returns a client as overrides have it: with a secret, an HMAC.
 func (t *tool) hidden(policy, client string) (string, error) {
 	secret, err := t.keySecret()
@@ -114,6 +127,15 @@ func (t *tool) override() *cobra.Command {
 					return err
 				}
 				question = fmt.Sprintf("Override policy %s for %s: %s", visible(o.Policy), whom(o.Client), outputOf(o).text())
+			}
+			if end {
+				is, err := s.isOverridden(ctx, o.Policy, o.Client)
+				if err != nil {
+					return err
+				}
+				if !is {
+					fmt.Fprintf(t.errs, "ginlimit: policy %s has no override for %s\n", visible(o.Policy), whom(o.Client))
+				}
 			}
 			if err := t.confirm(ctx, question); err != nil {
 				return err

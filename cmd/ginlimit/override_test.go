@@ -48,7 +48,9 @@ func TestOverride(t *testing.T) {
 	r.ok("override", "login", "2001:db8::1", "--end", "-y")
 	r.ok("override", "login", "--end", "--yes")
 	require.Empty(t, read[[]override](r, "overrides"))
-	r.ok("override", "login", "--end", "-y")
+	got := r.run("override", "login", "--end", "-y")
+	require.Equal(t, exitOK, got.code)
+	require.Equal(t, "ginlimit: policy login has no override for all clients\n", got.errs)
 }
 
 func TestMistakesInOverrides(t *testing.T) {

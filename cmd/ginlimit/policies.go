@@ -69,6 +69,9 @@ func limitsText(limits []ginlimit.Limit, options []string) string {
 	if slices.Contains(options, "WithLimitFunc") {
 		texts = append(texts, "of each client")
 	}
+	if texts == nil {
+		return "of a time zone that is not known here"
+	}
 	return strings.Join(texts, ", ")
 }
 
@@ -142,7 +145,22 @@ func (s *session) find(ctx context.Context, name string) (ginlimit.PolicyInfo, e
 		fmt.Fprintf(s.tool.errs, "ginlimit: processes serve %d variants of policy %q; this is about the last seen\n",
 			len(found), name)
 	}
-	return slices.MaxFunc(found, func(a, b ginlimit.PolicyInfo) int { return a.Seen.Compare(b.Seen) }), nil
+	last := slices.MaxFunc(found, func(a, b ginlimit.PolicyInfo) int { return a.Seen.Compare(b.Seen) })
+	return last, s.tool.checkSecret(last)
+}
+
+// checkSecret reports that clients of a policy have other keys than with the tool's secret.
+func (t *tool) checkSecret(of ginlimit.PolicyInfo) error {
+	secret, err := t.keySecret()
+	switch has := slices.Contains(of.Options, "WithKeySecret"); {
+	case err != nil:
+		return err
+	case has && secret == nil:
+		return usage("policy %q has a WithKeySecret: give the secret by --key-secret-file", of.Name)
+	case !has && secret != nil:
+		return usage("policy %q has no WithKeySecret: leave out --key-secret-file and $GINLIMIT_KEY_SECRET", of.Name)
+	}
+	return nil
 }
 
 func isDryRun(p ginlimit.PolicyInfo) bool { return slices.Contains(p.Options, dryRun) }
@@ -186,9 +204,12 @@ func (s *session) target(ctx context.Context, name, client string, limits []stri
 		}
 		known = true
 	}
-	if !known {
+	switch {
+	case !known:
 		return to, usage("policy %q has limits of each client, which only the application knows: give them by --limit",
 			name)
+	case len(own) == 0:
+		return to, usage("policy %q has limits of a time zone that is not known here: give them by --limit", name)
 	}
 	if to.override != nil && len(limits) == 0 && slices.ContainsFunc(to.info.Limits, hasBucket) {
 		if to.replaced, err = s.policy(to.info, to.info.Limits); err != nil {

@@ -98,6 +98,11 @@ func parseURL(text string) (*redis.Options, []string, error) {
 		if cause := new(url.Error); errors.As(err, &cause) {
 			err = cause.Err
 		}
+		for _, part := range []string{"invalid port", "invalid database number"} { // what follows may be of a password
+			if strings.Contains(err.Error(), part) {
+				err = errors.New(part + "; in a password, write / as %2F")
+			}
+		}
 		return nil, nil, usage("the URL of Redis: %w", err)
 	}
 	addrs := []string{one.Addr}

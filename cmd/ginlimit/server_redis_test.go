@@ -96,6 +96,9 @@ func TestDoctorOnASickServer(t *testing.T) {
 	state, do = stateOf(all, "decisions")
 	require.Equal(t, problem, state)
 	require.Contains(t, do, "Redis is full")
+	require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory-policy", "volatile-ttl").Err())
+	state, _ = stateOf(r.examined(exitFailed), "memory")
+	require.Equal(t, fine, state, "it is full as caches are")
 
 	host, port, err := net.SplitHostPort(addr)
 	require.NoError(t, err)

@@ -29,13 +29,18 @@ func (t *tool) top() *cobra.Command {
 		Long: "List the clients that a policy has denied most in the last ten minutes.\n\n" +
 			"The application has to report them, by contrib/top. A client had DENIALS denials, or up to ERROR fewer.",
 		Args: cobra.ExactArgs(1),
-		RunE: t.with(func(ctx context.Context, rdb redis.UniversalClient, args []string) error {
+		RunE: t.withLimiter(func(ctx context.Context, s *session, args []string) error {
 			if most < 1 {
 				return usage("--number %d: want at least 1", most)
 			}
-			clients, err := top.Denied(ctx, rdb, t.prefix, args[0])
+			clients, err := top.Denied(ctx, s.rdb, t.prefix, args[0])
 			if err != nil {
 				return err
+			}
+			if len(clients) == 0 {
+				if _, err := s.find(ctx, args[0]); err != nil { // nobody can be denied
+					return err
+				}
 			}
 			list := []denied{}
 			for _, c := range clients[:min(len(clients), most)] {
@@ -167,8 +172,8 @@ func ratesOf(policy string, before, after []top.Minute, seconds float64) rates {
 		sum.Allowed, sum.Denied = sum.Allowed+m.Allowed-o.Allowed, sum.Denied+m.Denied-o.Denied
 		sum.Skipped, sum.Failed = sum.Skipped+m.Skipped-o.Skipped, sum.Failed+m.Failed-o.Failed
 	}
-	return rates{policy, float64(sum.Allowed) / seconds, float64(sum.Denied) / seconds,
-		float64(sum.Skipped) / seconds, float64(sum.Failed) / seconds}
+	rate := func(n int64) float64 { return float64(max(n, 0)) / seconds } // Redis may have lost what it had
+	return rates{policy, rate(sum.Allowed), rate(sum.Denied), rate(sum.Skipped), rate(sum.Failed)}
 }
 
 func printRates(w io.Writer, now time.Time, list []rates) {
