@@ -93,22 +93,6 @@ func TestEightProcessesAdmitTheRate(t *testing.T) {
 	require.GreaterOrEqual(t, float64(admitted.Load())+float64(left.Remaining), 0.9*least)
 }
 
-// Guarantee 2.
-func TestADeniedRequestConsumesNothing(t *testing.T) {
-	t.Parallel()
-	limiter := separateLimiters(t, 1)[0]
-	limit := ginlimit.PerHour(4)
-	testkit.Must(limiter.AllowN(t.Context(), "k", 3, limit))
-	first := testkit.Must(limiter.AllowN(t.Context(), "k", 2, limit))
-	for range 200 {
-		r := testkit.Must(limiter.AllowN(t.Context(), "k", 2, limit))
-		require.False(t, r.Allowed)
-		require.LessOrEqual(t, r.RetryAfter, first.RetryAfter)
-		require.LessOrEqual(t, r.ResetAfter, first.ResetAfter)
-	}
-	require.True(t, testkit.Must(limiter.Allow(t.Context(), "k", limit)).Allowed)
-}
-
 // Guarantee 3: waiting RetryAfter admits, and 5 ms less does not. The clock of the server is real, so
 // a wait that took too long to tell is tried again.
 func TestWaitingRetryAfterAdmits(t *testing.T) {

@@ -66,30 +66,6 @@ func TestSlotsAndTokensAreTakenTogether(t *testing.T) {
 	})
 }
 
-// TestSlotsAreSharedByProcesses uses limiters in place of processes: each has a name and counts of its own.
-func TestSlotsAreSharedByProcesses(t *testing.T) {
-	t.Parallel()
-	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-		var all []*ginlimit.Policy
-		for range 3 {
-			p := testkit.Must(testkit.NewLimiter(t, b.Redis).Policy("api", ginlimit.PerHour(1000), ginlimit.InFlight(4)))
-			all = append(all, p)
-		}
-		slots := []*ginlimit.Reservation{testkit.Reserve(t, all[0]), testkit.Reserve(t, all[0]),
-			testkit.Reserve(t, all[1]), testkit.Reserve(t, all[2])}
-		for _, slot := range slots {
-			require.True(t, slot.Result().Allowed)
-		}
-		for _, p := range all {
-			require.False(t, testkit.Reserve(t, p).Result().Allowed)
-		}
-		slots[1].Release()
-		synctest.Wait() // until Redis is told of the release
-		require.True(t, testkit.Reserve(t, all[2]).Result().Allowed)
-		require.False(t, testkit.Reserve(t, all[0]).Result().Allowed)
-	})
-}
-
 func TestRequestsHoldSlots(t *testing.T) {
 	t.Parallel()
 	gin.SetMode(gin.TestMode)
