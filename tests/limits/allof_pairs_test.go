@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/gin-gonic/gin"
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -243,34 +242,6 @@ func TestADryRunDecidesApart(t *testing.T) {
 		require.Equal(t, "all", p.found.Name)
 		p.left(t, "bob", 1)
 	})
-}
-
-// TestADenialInAllOfIsRemembered for all requests that count under its key: they cost no call, and take nothing of
-// their other keys. What is given back ends it.
-func TestADenialInAllOfIsRemembered(t *testing.T) {
-	t.Parallel()
-	for _, inTurn := range []bool{false, true} {
-		testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-			var rdb redis.UniversalClient = b.Redis
-			if inTurn {
-				rdb = struct{ redis.UniversalClient }{rdb}
-			}
-			two, backend := ginlimit.PerHour(2), testkit.Backend{Limiter: testkit.NewLimiter(t, rdb, testkit.RemembersDenials())}
-			p := beside(t, backend, all(backend, two), ginlimit.PerHour(5))
-			p.wants(t, "alice", 200, 200, 429)
-			require.Equal(t, ginlimit.FromRedis, p.found.Source)
-			p.wants(t, "alice", 429)
-			p.wants(t, "bob", 429)
-			require.Equal(t, "all", p.found.Name)
-			if !inTurn { // else Redis decides on its own key first
-				require.Equal(t, ginlimit.FromCache, p.found.Source)
-			}
-			p.left(t, "alice", 3)
-			p.left(t, "bob", 5)
-			require.NoError(t, p.limiter.Refund(t.Context(), ginlimit.Key("all", "all"), 1, two))
-			p.wants(t, "bob", 200, 429)
-		})
-	}
 }
 
 // TestADryRunHasItsTime beside a policy whose limits are slow to be had: longer than a decision may take.

@@ -1,7 +1,6 @@
 package limits_test
 
 import (
-	"context"
 	"fmt"
 	"math"
 	"testing"
@@ -69,78 +68,6 @@ func TestLeaseOfAFixedWindow(t *testing.T) {
 		}
 		require.Positive(t, other.Stats().Leased)
 	})
-}
-
-// TestOwnChangesEndALease at once, and those of another limiter within its life.
-func TestOwnChangesEndALease(t *testing.T) {
-	for name, change := range map[string]func(ctx context.Context, l *testkit.Limiter) error{
-		"Block": func(ctx context.Context, l *testkit.Limiter) error {
-			return l.Block(ctx, "k", 3*time.Hour, testkit.LeasePerMinute)
-		},
-		"Reset": func(ctx context.Context, l *testkit.Limiter) error { return l.Reset(ctx, "k", testkit.LeasePerMinute) },
-	} {
-		testkit.RunOnLeaseBench(t, name, func(t *testing.T, b *testkit.LeaseBench) {
-			l, other := b.Limiter(t), b.Limiter(t)
-			testkit.Sources(t, l, 10, testkit.LeasePerMinute)
-			require.Equal(t, 1, l.Stats().Leases)
-			require.NoError(t, change(t.Context(), other))
-			require.Equal(t, "l", testkit.Sources(t, l, 1, testkit.LeasePerMinute), "it cannot know")
-			require.NoError(t, change(t.Context(), l))
-			require.Zero(t, l.Stats().Leases)
-			r := testkit.Must(l.Allow(t.Context(), "k", testkit.LeasePerMinute))
-			require.Equal(t, ginlimit.FromRedis, r.Source)
-			require.Equal(t, name != "Block", r.Allowed)
-		})
-	}
-	testkit.RunOnLeaseBench(t, "within its life", func(t *testing.T, b *testkit.LeaseBench) {
-		l, other := b.Limiter(t), b.Limiter(t)
-		testkit.Sources(t, l, 10, testkit.LeasePerMinute)
-		require.NoError(t, other.Block(t.Context(), "k", 3*time.Hour, testkit.LeasePerMinute))
-		b.Advance(testkit.LeaseLife)
-		require.False(t, testkit.Must(l.Allow(t.Context(), "k", testkit.LeasePerMinute)).Allowed)
-	})
-}
-
-// TestCloseGivesBack what is not used, as far as it is left when Redis does it at the latest.
-func TestCloseGivesBack(t *testing.T) {
-	for name, row := range map[string]struct {
-		algorithm ginlimit.Algorithm
-		limit     ginlimit.Limit
-		after     time.Duration
-		left      int
-	}{
-		"to a window":                      {ginlimit.FixedWindow, ginlimit.PerMinute(1000), 0, 1000 - 10},
-		"to a token bucket":                {ginlimit.TokenBucket, testkit.LeasePerMinute, 0, 1000 - 11},
-		"what has not flowed back":         {ginlimit.TokenBucket, testkit.LeasePerMinute, 4 * time.Second, 1000 - 11 + 4},
-		"to one that was full by itself":   {ginlimit.TokenBucket, testkit.LeasePerMinute, 12 * time.Second, 1000},
-		"after the lease has ended":        {ginlimit.FixedWindow, ginlimit.PerHour(1000), 70 * time.Second, 1000 - 10},
-		"nothing to a window that is over": {ginlimit.FixedWindow, ginlimit.Per(1000, 30*time.Second), 31 * time.Second, 999},
-	} {
-		testkit.RunOnLeaseBench(t, name, func(t *testing.T, b *testkit.LeaseBench) {
-			algorithm := testkit.WithAlgorithm(row.algorithm)
-			soon := ginlimit.WithTimeout(ginlimit.DefaultTimeout)
-			l, other := b.Limiter(t, algorithm, soon), b.Limiter(t, algorithm, ginlimit.WithLease(0))
-			if row.algorithm == ginlimit.TokenBucket { // whose callers count before they have a token
-				require.Equal(t, "rrrrlrlllrl", testkit.Sources(t, l, 11, row.limit))
-			} else {
-				require.Equal(t, "rrrlrlllrl", testkit.Sources(t, l, 10, row.limit))
-			}
-			b.Advance(row.after)
-			if row.left == 999 { // another's window
-				testkit.Sources(t, other, 1, row.limit)
-			}
-			require.NoError(t, l.Close())
-			r := testkit.Must(other.Peek(t.Context(), "k", row.limit))
-			least := row.left
-			if row.algorithm == ginlimit.TokenBucket { // of which a part of a token has flowed back until then
-				least--
-			}
-			require.LessOrEqual(t, r.Remaining, row.left)
-			require.GreaterOrEqual(t, r.Remaining, least)
-			require.ErrorIs(t, testkit.Err(l.Allow(t.Context(), "k", row.limit)), ginlimit.ErrUnavailable)
-			require.Zero(t, l.Stats().Leases)
-		})
-	}
 }
 
 // TestFaultsOfWithLease are found with all others.

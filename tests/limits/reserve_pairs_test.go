@@ -168,36 +168,3 @@ func TestReservationsBelongToTheirCalendarPeriod(t *testing.T) {
 		})
 	}
 }
-
-// TestAReservationOfAnOutageIsSettledInTheProcess that has made it, also when Redis is back: Redis'
-// bucket is left alone.
-func TestAReservationOfAnOutageIsSettledInTheProcess(t *testing.T) {
-	t.Parallel()
-	for failure, source := range map[ginlimit.FailureMode]ginlimit.Source{
-		ginlimit.FailLocal: ginlimit.FromLocal, ginlimit.FailOpen: ginlimit.FromOpen} {
-		testkit.RunInBubble(t, failure.String(), func(t *testing.T, b *testkit.Bubble) {
-			l := testkit.NewLimiter(t, b.Redis, ginlimit.WithTimeout(50*time.Millisecond), ginlimit.WithFailureMode(failure))
-			p := testkit.NewPolicy(t, l, "api", ginlimit.PerDay(20))
-			before := reserve(t, p, 8, true)
-			b.Late.Store(true)
-			less, more := reserve(t, p, 5, true), reserve(t, p, 1, true)
-			require.Equal(t, source, less.Result().Source)
-			time.Sleep(2 * time.Second)
-			b.Late.Store(false)
-			time.Sleep(2 * time.Second)
-			looked := testkit.Must(p.Peek(t.Context(), "alice"))
-			require.Equal(t, ginlimit.FromRedis, looked.Source)
-			require.NoError(t, less.Cancel(t.Context()))
-			require.NoError(t, more.Settle(t.Context(), 9))
-			late := looked.Remaining // what Redis was asked for late may have been taken there too
-			remains(t, late, p)
-			require.NoError(t, before.Settle(t.Context(), 3))
-			remains(t, late+5, p)
-
-			b.Late.Store(true)
-			looked = testkit.Must(p.Peek(t.Context(), "alice"))
-			left := map[ginlimit.FailureMode]int{ginlimit.FailLocal: 11, ginlimit.FailOpen: 20}
-			require.Equal(t, left[failure], looked.Remaining)
-		})
-	}
-}

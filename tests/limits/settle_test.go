@@ -160,31 +160,3 @@ func TestManySettleAtOnce(t *testing.T) {
 		}
 	})
 }
-
-// TestSettleEndsARememberedDenial: what is given back is there at once, and what is charged does not come back sooner.
-func TestSettleEndsARememberedDenial(t *testing.T) {
-	for _, a := range append(testkit.WindowAlgorithms, ginlimit.TokenBucket) {
-		t.Run(a.String(), func(t *testing.T) {
-			t.Parallel()
-			rdb, _ := testkit.NewMiniredis(t)
-			limit := ginlimit.PerDay(20)
-			e := testkit.Engine{Limiter: testkit.NewLimiter(t, rdb, testkit.WithAlgorithm(a),
-				ginlimit.WithDenyCache(10)), Algorithm: a}
-			more, less := e.Reserve(t, 8, limit), e.Reserve(t, 12, limit)
-			denied := func(from ginlimit.Source) {
-				t.Helper()
-				r := e.AllowN(t, 1, limit)
-				require.False(t, r.Allowed)
-				require.Equal(t, from, r.Source)
-			}
-			denied(ginlimit.FromRedis)
-			denied(ginlimit.FromCache)
-			require.NoError(t, more.Settle(t.Context(), 10))
-			denied(ginlimit.FromRedis)
-			denied(ginlimit.FromCache)
-			require.NoError(t, less.Settle(t.Context(), 9))
-			e.Allowed(t, 1, 0, limit)
-			denied(ginlimit.FromRedis)
-		})
-	}
-}

@@ -7,7 +7,6 @@ import (
 	"net/http/httptest"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -59,36 +58,6 @@ func TestSlotQueue(t *testing.T) {
 		require.ErrorIs(t, testkit.Err(p.Reserve(ctx, "alice", 1)), context.DeadlineExceeded)
 		holds.Release()
 		require.True(t, testkit.Reserve(t, p).Result().Allowed, "who waits for a slot is not banned")
-	})
-}
-
-// TestEachProcessHasAQueueOfItsOwn: two processes serve one request at once, and then the two that
-// wait in each.
-func TestEachProcessHasAQueueOfItsOwn(t *testing.T) {
-	t.Parallel()
-	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-		var served, denied atomic.Int64
-		var all sync.WaitGroup
-		for range 2 {
-			p := testkit.Must(testkit.NewLimiter(t, b.Connect(t)).Policy("api",
-				ginlimit.InFlight(1), ginlimit.WithQueue(2, time.Hour)))
-			for range 4 {
-				all.Go(func() {
-					slot := testkit.Reserve(t, p)
-					if !slot.Result().Allowed {
-						denied.Add(1)
-						return
-					}
-					time.Sleep(100 * time.Millisecond)
-					served.Add(1)
-					slot.Release()
-				})
-				time.Sleep(time.Millisecond)
-			}
-		}
-		all.Wait()
-		require.EqualValues(t, 5, served.Load())
-		require.EqualValues(t, 3, denied.Load())
 	})
 }
 

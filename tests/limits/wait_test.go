@@ -80,20 +80,6 @@ func TestWaitThatMayBeDecidedHereWaitsForNoOutage(t *testing.T) {
 	})
 }
 
-func TestEndedContextTakesNothing(t *testing.T) {
-	testkit.OnEveryAlgorithm(t, func(t *testing.T, e testkit.Engine) {
-		limit := ginlimit.PerHour(2)
-		ended, cancel := context.WithCancel(t.Context())
-		cancel()
-		_, err := e.Limiter.Allow(ended, "k", limit)
-		require.ErrorIs(t, err, context.Canceled)
-		require.NotErrorIs(t, err, ginlimit.ErrUnavailable, "the caller's doing, not Redis'")
-		require.ErrorIs(t, e.Limiter.Wait(ended, "k", limit), context.Canceled)
-		require.ErrorIs(t, e.Limiter.Block(ended, "k", time.Hour, limit), context.Canceled)
-		e.Allowed(t, 2, 0, limit)
-	})
-}
-
 // queued are the options of policies with one slot and a queue of two.
 func queued(opts ...ginlimit.PolicyOption) []ginlimit.PolicyOption {
 	return append([]ginlimit.PolicyOption{testkit.ByUser(),

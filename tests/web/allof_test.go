@@ -319,28 +319,6 @@ func TestTheLongestWaitAnswers(t *testing.T) {
 	}
 }
 
-// TestAllOfWaitsInTheLineOfWhatItLacks: a policy with a queue waits, one without denies at once.
-func TestAllOfWaitsInTheLineOfWhatItLacks(t *testing.T) {
-	t.Parallel()
-	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-		for name, l := range map[string]*testkit.Limiter{
-			"Redis": testkit.NewLimiter(t, b.Redis), "process": testkit.NewLocal(t),
-		} {
-			waits := l.Must("waits", ginlimit.PerMinute(60).WithBurst(1), testkit.ByUser(), ginlimit.WithQueue(5, 3*time.Second))
-			quick := l.Must("quick", ginlimit.PerMinute(60).WithBurst(2), testkit.ByUser())
-			r := testkit.Serve(ginlimit.AllOf(quick, waits))
-			require.Equal(t, 200, testkit.Get(r, "/", testkit.User("a")).Code, name)
-			start := time.Now()
-			require.Equal(t, 200, testkit.Get(r, "/", testkit.User("a")).Code, name)
-			require.Equal(t, time.Second, time.Since(start).Round(10*time.Millisecond), name)
-			testkit.Must(quick.AllowUpTo(t.Context(), "a", 2))
-			start = time.Now()
-			require.Equal(t, 429, testkit.Get(r, "/", testkit.User("a")).Code, name)
-			require.Zero(t, time.Since(start), "%s: %s", name, "the one that denies does not wait")
-		}
-	})
-}
-
 // TestAllOfPanics with all faults at once.
 func TestAllOfPanics(t *testing.T) {
 	t.Parallel()

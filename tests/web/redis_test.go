@@ -5,11 +5,9 @@ package web_test
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"maps"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -78,47 +76,6 @@ func TestAllOfUnderLoad(t *testing.T) {
 			assert.EqualValues(t, 10-passed[i].Load(), p.Remaining, name)
 		}
 		assert.EqualValues(t, 25, total, name)
-	}
-}
-
-// TestAllOfWaitsOnceForAFrozenRedis sends none of three policies to it after the first, on a
-// server and a cluster.
-func TestAllOfWaitsOnceForAFrozenRedis(t *testing.T) {
-	t.Parallel()
-	addr, process := testkit.StartRedisProcess(t)
-	addrs, processes := testkit.StartClusterProcesses(t, 3)
-	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs, ReadTimeout: testkit.Patience})
-	t.Cleanup(func() { _ = cluster.Close() })
-	for name, c := range map[string]struct {
-		rdb       redis.UniversalClient
-		processes []*os.Process
-	}{
-		"server":  {redis.NewClient(&redis.Options{Addr: addr, ReadTimeout: testkit.Patience}), []*os.Process{process}},
-		"cluster": {cluster, processes},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			defer c.rdb.Close()
-			const timeout = time.Second
-			var calls atomic.Int64
-			c.rdb.AddHook(testkit.EveryScript(func(send func() error) error { calls.Add(1); return send() }))
-			l := testkit.Must(ginlimit.NewLimiter(c.rdb, ginlimit.WithTimeout(timeout), ginlimit.WithReplicas(1),
-				ginlimit.WithLogger(slog.New(slog.DiscardHandler))))
-			r := three(testkit.Wrap(l, ginlimit.TokenBucket))
-			require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
-				return testkit.Get(r, "/", testkit.From("192.0.2.9:1"),
-					testkit.With("X-Api-Key", "z")).Header().Get("X-RateLimit-Status") == ""
-			}))
-			for _, process := range c.processes {
-				require.NoError(t, process.Signal(syscall.SIGSTOP))
-				defer func() { require.NoError(t, process.Signal(syscall.SIGCONT)) }()
-			}
-			before := calls.Load()
-			rec := testkit.Get(r, "/", testkit.With("X-Api-Key", "a"))
-			assert.EqualValues(t, 1, calls.Load()-before)
-			assert.Equal(t, "degraded", rec.Header().Get("X-RateLimit-Status"))
-			assert.Equal(t, "2", testkit.Remaining(rec))
-		})
 	}
 }
 
