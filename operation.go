@@ -43,10 +43,10 @@ type Override struct {
 // that it knows.
 //
 // A client's override goes before one for all clients, and both before [WithLimitFunc]. The policy's
-// [InFlight] stays unless the limits name another; [Policy.Allow] and others that take no slot ignore one that
-// the policy itself does not have. A changed Rate or Burst keeps the bucket (see
-// [Limiter.Policy]); another period or algorithm has a bucket of its own, where no earlier [Policy.Block] holds.
-// It ends no ban: [Policy.Reset] does. Callers that wait keep their limits.
+// [InFlight] stays unless the limits name another; methods that take no slot, such as [Policy.Allow], ignore
+// one that the policy itself does not have. A changed Rate or Burst keeps the bucket (see [Limiter.Policy]);
+// another period or algorithm has a bucket of its own, where no earlier [Policy.Block] holds. Bans go on
+// until a [Policy.Reset]. Callers that wait keep their limits.
 //
 // The policy may be another process', once that has published it: see [Limiter.Policies]. A client's next
 // override replaces the one before. The error joins all faults, each an [ErrInvalidArgument], as is the
@@ -109,7 +109,7 @@ type PolicyInfo struct {
 	Limits    []Limit   // without those of [WithLimitFunc]; nil if their time zone is not known here
 	Key       string    // the kind of its key: "ByClientIP", "ByHeader", or the name of the application's function
 	Headers   Headers   // of [WithHeaders]
-	Options   []string  // the names of its others, defaults, WithKeySecret and WithoutOverrides too
+	Options   []string  // the names of its other options; defaults, WithKeySecret and WithoutOverrides too
 	Version   string    // of the application, as it was built; "" if that is not known
 	Processes int       // or limiters, that serve it
 	Seen      time.Time // when one of them has last said so
@@ -117,7 +117,7 @@ type PolicyInfo struct {
 
 // Policies returns the policies that the processes of this prefix serve, by name. A policy that differs
 // between processes, as during a rollout, is there once for each variant. A process publishes up to 1,000
-// policies, each within a second of its first decision, and for three minutes after its end.
+// policies, each within a second of its first decision. They are listed until three minutes after its end.
 func (l *Limiter) Policies(ctx context.Context) ([]PolicyInfo, error) {
 	if l == nil || l.engine == nil {
 		return nil, errNotMade
