@@ -32,7 +32,7 @@ const (
 // Override replaces a policy's limits for a time: see [Limiter.Override].
 type Override struct {
 	Policy string    // its name
-	Client string    // as the policy's [KeyFunc] returns it, at most 1,024 bytes; "" is all clients without an override of their own
+	Client string    // as the [KeyFunc] returns it, at most 1,024 bytes; "" is all clients without one of their own
 	Limits []Limit   // 1 to 16; none ends the override
 	Until  time.Time // when it ends by itself: in the future, at most 366 days ahead
 	Note   string    // why, for people; one line of at most 256 bytes

@@ -204,9 +204,8 @@ func WithDenyCache(entries int) LimiterOption {
 
 // WithReplicas fixes how many limiters share the limits without Redis, at least 1. By default Redis counts
 // the processes that use the prefix (docs/operations.md). With [FailLocal], each enforces its share of every
-// Rate and Burst, rounded down, but at least 1. Limiters of one process with the same server and prefix use
-// one share. A process that has never reached Redis enforces the whole limit. A limiter with a fixed n is not
-// counted by others.
+// Rate and Burst, rounded down, but at least 1. A process that has never reached Redis enforces the whole
+// limit. Others do not count a limiter with a fixed n.
 func WithReplicas(n int) LimiterOption {
 	return limiterSetting{"WithReplicas", func(c *config) {
 		if c.require(n >= 1, "WithReplicas(%d): want at least 1", n) {

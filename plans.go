@@ -21,7 +21,7 @@ import (
 // The source, such as a database, is asked once per client and life. Redis keeps the answer for all
 // processes, a process for one second, and concurrent requests for one client share a query. While the source
 // fails or is slow, the old answer serves, for up to a day after its life. Without Redis, each process keeps
-// its answers for their life. Their memory is bounded.
+// its answers for their life.
 type Plans struct {
 	cache *plancache.Cache[[]Limit]
 }

@@ -42,9 +42,9 @@ func (l limitList) policyOption(c *config) { c.counts.limits = append(c.counts.l
 
 // WithLimitFunc sets a function that returns all limits of a client, at least one, such as [Plans.Limits].
 // client is what the [KeyFunc] returned; ctx is the request's, or the method's. If f returns an error, no
-// limit or an invalid limit, the error handler answers. A changed Rate or Burst takes effect at once and
-// keeps the buckets. The policy itself may only have [InFlight], for clients whose limits have none. If a
-// client's InFlight becomes less, requests in flight go on.
+// limit or an invalid limit, the error handler answers. A changed Rate or Burst keeps the buckets. The policy
+// itself may only have [InFlight], for clients whose limits have none. If a client's InFlight becomes less,
+// no request ends.
 func WithLimitFunc(f func(ctx context.Context, client string) ([]Limit, error)) PolicyOption {
 	return policySetting{"WithLimitFunc", func(c *config) {
 		c.require(f != nil, "WithLimitFunc: the function is nil")
@@ -135,9 +135,9 @@ func WithQueue(length int, wait time.Duration) Option {
 // Choose a first ban, of at least 1 ms, that is longer than the limit denies by itself. longest is at most a
 // hundred years.
 //
-// With [WithRefund] or [WithSettle] only tokens that are not given back lead to a ban: five failed logins,
-// say. But more simultaneous requests than the limit holds ban the client, even if all would succeed. Without
-// Redis each process has its bans.
+// With [WithRefund] or [WithSettle] only tokens not given back lead to a ban: five failed logins, say. But
+// more simultaneous requests than the limit holds ban the client, even if all would succeed. Without Redis
+// each process has its own bans.
 func WithBan(first, longest time.Duration) Option {
 	return setting{"WithBan", func(c *config) {
 		ok := c.require(first >= time.Millisecond, "WithBan(%s, %s): want a first ban of at least 1ms", first, longest)
