@@ -301,10 +301,11 @@ func (p *Policy) change(
 	sets := []*policyLimits{q.set}
 	if _, is := p.limiter.operation.Find(p.name, client); is {
 		own, err := p.ownLimits(ctx, client)
-		if err != nil {
+		switch {
+		case errors.Is(err, ErrUnknownClient): // it has limits by the override alone
+		case err != nil:
 			return err
-		}
-		if own != q.set && len(own.limits) > 0 {
+		case own != q.set && len(own.limits) > 0:
 			sets = append(sets, own)
 		}
 	}

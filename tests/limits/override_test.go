@@ -255,6 +255,17 @@ func TestBlocksOutlastOverrides(t *testing.T) {
 		require.ErrorIs(t, p.Block(ctx, "ann", time.Hour), ginlimit.ErrInvalidArgument)
 		require.NoError(t, l.Override(ctx, ginlimit.Override{Policy: "api", Client: "ann"}))
 		require.True(t, testkit.Must(p.Allow(ctx, "ann")).Allowed, "an error blocks nothing")
+
+		var fault error
+		strangers := testkit.NewPolicy(t, l, "strangers", ginlimit.WithLimitFunc(
+			func(context.Context, string) ([]ginlimit.Limit, error) { return nil, fault }))
+		put := override("bob", own)
+		put.Policy, fault = "strangers", ginlimit.ErrUnknownClient
+		require.NoError(t, l.Override(ctx, put))
+		require.NoError(t, strangers.Block(ctx, "bob", time.Hour), "a client that only the override knows")
+		require.False(t, testkit.Must(strangers.Allow(ctx, "bob")).Allowed)
+		fault = errors.New("no database")
+		require.ErrorIs(t, strangers.Reset(ctx, "bob"), fault)
 	})
 }
 
