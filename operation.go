@@ -253,7 +253,10 @@ func (o Override) check() error {
 // checkLimits reports why the policy of an override cannot have its limits.
 func (l *Limiter) checkLimits(o Override, published func() ([]PolicyInfo, error)) error {
 	if p := l.policies.get(o.Policy); p != nil {
-		_, err := p.under(o.Limits)
+		own, err := p.under(o.Limits)
+		if err == nil && own.rules.Prohibits() && own.prohibited.Rate != 0 {
+			err = invalid("WithFloor(%d) leaves nothing of %s", p.counts.floor, own.prohibited)
+		}
 		return errors.Join(err, o.checkSlots(p.counts.limits, p.counts.limitFunc != nil))
 	}
 	all, err := published()

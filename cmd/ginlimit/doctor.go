@@ -164,7 +164,8 @@ func (t *tool) sampleKeys(ctx context.Context, rdb redis.Cmdable, name string, f
 			f.add(name, "keys", warning, errorText(err), adviceOf(err))
 			return
 		}
-		if seen[key] || strings.Contains(key, "{"+own) || t.prefix != "" && !strings.HasPrefix(key, t.prefix+":") {
+		isOurs := strings.HasPrefix(key, t.prefix+":") || t.prefix == "" && strings.HasPrefix(key, "{")
+		if !isOurs || seen[key] || strings.Contains(key, "{"+own) {
 			continue
 		}
 		seen[key] = true

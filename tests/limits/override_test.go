@@ -276,6 +276,7 @@ func TestBadOverridesChangeNothing(t *testing.T) {
 	rdb, _ := testkit.NewMiniredis(t)
 	l := testkit.NewOperated(t, rdb)
 	testkit.NewPolicy(t, l, "api", ginlimit.PerMinute(3))
+	testkit.NewPolicy(t, l, "batch", ginlimit.PerMinute(100), ginlimit.WithFloor(40))
 	shared := testkit.NewPolicy(t, l, "shared", ginlimit.PerMinute(30), sharesBy())
 	require.NotNil(t, shared)
 	good := override("good", ginlimit.PerMinute(9))
@@ -304,6 +305,7 @@ func TestBadOverridesChangeNothing(t *testing.T) {
 		"a share's":     {edit(func(o *ginlimit.Override) { o.Policy, o.Limits = "shared", []ginlimit.Limit{ginlimit.InFlight(1)} }), []string{"WithShares does not go together with InFlight"}},
 		"twice":         {edit(func(o *ginlimit.Override) { o.Client = "good" }), []string{"has another override in the same call", "(override 2)"}},
 		"slots alone":   {edit(func(o *ginlimit.Override) { o.Limits = []ginlimit.Limit{ginlimit.InFlight(5)} }), []string{"5 in flight alone would leave the policy without its other limits"}},
+		"a floor":       {edit(func(o *ginlimit.Override) { o.Policy = "batch" }), []string{"WithFloor(40) leaves nothing of 9/m"}},
 		"two lines":     {edit(func(o *ginlimit.Override) { o.Note = "a\nb" }), []string{"has control characters"}},
 		"several fault": {ginlimit.Override{Limits: []ginlimit.Limit{{}}}, []string{"no policy", "until 0001", "the zero Limit"}},
 	} {
