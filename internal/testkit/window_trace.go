@@ -1,6 +1,7 @@
 package testkit
 
 import (
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -37,23 +38,33 @@ func WindowTrace(seed uint64, length int) []Step {
 	return Trace(seed, length, windowTraceLimits, AmpleWindow)
 }
 
-// Follow makes the steps of a trace on an engine and on a model, which must agree at each.
+// Follow makes the steps of a trace on an engine and on a model, which must agree at each. Some that are denied are made
+// once more when the denial ends, or a millisecond before.
 func (e Engine) Follow(t *testing.T, seed uint64, steps []Step, m Steppable, source ginlimit.Source) {
 	for i, s := range steps {
-		e.Advance(s.Wait)
-		m.Advance(s.Wait)
-		want := s.Expect(m)
-		if want != (ginlimit.Result{}) {
-			want.Source = source
-		}
-		got, err := s.Apply(t.Context(), e.Limiter)
-		if err != nil || got != want {
-			require.Failf(t, "differs", "seed %d, step %d, %s:\nwant %+v\n got %+v, error %v", seed, i, s, want, got, err)
-		}
-		if e.Rdb != nil {
-			e.requireBoundedLogs(t, s)
+		wait := e.follow(t, fmt.Sprintf("seed %d, step %d", seed, i), s, m, source).RetryAfter
+		if i%2 == 0 && 0 < wait && wait <= time.Second {
+			s.Wait = wait - Millis(int64(i/2%2))
+			e.follow(t, fmt.Sprintf("seed %d, after step %d", seed, i), s, m, source)
 		}
 	}
+}
+
+func (e Engine) follow(t *testing.T, what string, s Step, m Steppable, source ginlimit.Source) ginlimit.Result {
+	e.Advance(s.Wait)
+	m.Advance(s.Wait)
+	want := s.Expect(m)
+	if want != (ginlimit.Result{}) {
+		want.Source = source
+	}
+	got, err := s.Apply(t.Context(), e.Limiter)
+	if err != nil || got != want {
+		require.Failf(t, "differs", "%s, %s:\nwant %+v\n got %+v, error %v", what, s, want, got, err)
+	}
+	if e.Rdb != nil {
+		e.requireBoundedLogs(t, s)
+	}
+	return want
 }
 
 // requireBoundedLogs wants no more entries in a log than the limit has tokens.

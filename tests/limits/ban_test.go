@@ -148,26 +148,6 @@ func TestBadGuards(t *testing.T) {
 	require.ErrorContains(t, err, "want a longest ban of at most 876000h0m0s")
 }
 
-// TestBanWhereverItIsDecided lasts and grows on a server and in an outage.
-func TestBanWhereverItIsDecided(t *testing.T) {
-	onEveryPlace(t, func(t *testing.T, p place) {
-		policy := testkit.NewPolicy(t, p.limiter, "api", ginlimit.PerSecond(2),
-			ginlimit.WithBan(10*time.Second, 40*time.Second))
-		p.begin()
-		asks(t, policy, verdict{true, 1, 0})
-		asks(t, policy, verdict{true, 0, 0})
-		require.Equal(t, p.source, asks(t, policy, verdict{false, 0, 10 * time.Second}).Source)
-		time.Sleep(5 * time.Second)
-		for range 3 {
-			asks(t, policy, verdict{false, 0, 5 * time.Second})
-		}
-		time.Sleep(5 * time.Second)
-		asks(t, policy, verdict{true, 1, 0})
-		asks(t, policy, verdict{true, 0, 0})
-		asks(t, policy, verdict{false, 0, 20 * time.Second}) // on probation
-	})
-}
-
 // TestBansOfAnOutageStayInTheProcess: what bans without Redis bans nobody once Redis decides again,
 // and the process does not know in an outage of the bans in Redis.
 func TestBansOfAnOutageStayInTheProcess(t *testing.T) {
@@ -219,19 +199,4 @@ func TestADenialWithoutRedisTakesOneTimeout(t *testing.T) {
 			require.LessOrEqual(t, time.Since(start), 120*time.Millisecond)
 		}
 	})
-}
-
-// TestTheLongestWaitAnswersWithoutRedis, of tokens or of a slot.
-func TestTheLongestWaitAnswersWithoutRedis(t *testing.T) {
-	t.Parallel()
-	limiter := testkit.NewLocal(t)
-	tokens := testkit.NewPolicy(t, limiter, "tokens", ginlimit.PerMinute(120).WithBurst(1))
-	slots := testkit.NewPolicy(t, limiter, "slots", ginlimit.InFlight(1))
-	reserve := func() ginlimit.Result {
-		r := testkit.Must(ginlimit.ReserveAll(t.Context(), ginlimit.Charge{Policy: tokens, Client: "k", N: 1},
-			ginlimit.Charge{Policy: slots, Client: "k", N: 1}))
-		return r.Result()
-	}
-	require.True(t, reserve().Allowed)
-	require.Equal(t, ginlimit.CauseInFlight, reserve().Cause)
 }

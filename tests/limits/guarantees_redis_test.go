@@ -132,26 +132,6 @@ func TestWaitingRetryAfterAdmits(t *testing.T) {
 	}
 }
 
-// Guarantee 4, for rates that divide the period and that do not.
-func TestRemainingIsExactAfterTheFirstHit(t *testing.T) {
-	t.Parallel()
-	limiter := separateLimiters(t, 1)[0]
-	periods := []time.Duration{10 * time.Millisecond, 700 * time.Millisecond, time.Second, 90 * time.Second,
-		time.Minute, 15 * time.Minute, time.Hour, 24 * time.Hour, 30 * 24 * time.Hour}
-	pairs := 0
-	for _, period := range periods {
-		for _, rate := range []int{1, 2, 3, 5, 6, 7, 9, 10, 11, 13, 17, 29, 30, 33, 60, 69, 77, 99, 100, 101,
-			113, 128, 300, 333, 500, 997, 1000, 1001, 3600, 5000, 9999, 10007, 86400} {
-			limit := ginlimit.Limit{Rate: rate, Period: period}
-			r := testkit.Must(limiter.Allow(t.Context(), limit.String(), limit))
-			require.True(t, r.Allowed)
-			require.Equal(t, rate-1, r.Remaining, limit)
-			pairs++
-		}
-	}
-	require.GreaterOrEqual(t, pairs, 200)
-}
-
 // TestChangesDelayNoClock: before Redis 7.2 the clock goes on while a script runs. Blocks end on time all the
 // same, however often others give back meanwhile, and what records time is when it was.
 func TestChangesDelayNoClock(t *testing.T) {

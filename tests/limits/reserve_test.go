@@ -60,19 +60,6 @@ func TestSettle(t *testing.T) {
 	}
 }
 
-// TestSettleOfADenial does nothing: nothing was taken.
-func TestSettleOfADenial(t *testing.T) {
-	testkit.OnEveryAlgorithm(t, func(t *testing.T, e testkit.Engine) {
-		limit := ginlimit.PerDay(5)
-		r := e.Reserve(t, 6, limit)
-		require.False(t, r.Result().Allowed)
-		require.Negative(t, r.Result().RetryAfter)
-		require.NoError(t, r.Settle(t.Context(), 3))
-		require.NoError(t, r.Cancel(t.Context()))
-		require.Equal(t, 5, e.Left(t, limit))
-	})
-}
-
 // TestSettleChangesNothing where it cannot be done, and can be done later.
 func TestSettleChangesNothing(t *testing.T) {
 	testkit.OnEveryAlgorithm(t, func(t *testing.T, e testkit.Engine) {

@@ -20,39 +20,6 @@ import (
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
-// TestSlotsOfADeadProcess are free 10 s after it last told of them, though others keep the key.
-// That it dies is that Redis' clock runs on, and its own does not.
-func TestSlotsOfADeadProcess(t *testing.T) {
-	t.Parallel()
-	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-		now := time.Now()
-		b.Mini.SetTime(now)
-		advance := func(d time.Duration) {
-			now = now.Add(d)
-			b.Mini.SetTime(now)
-		}
-		policy := func() *ginlimit.Policy {
-			p := testkit.Must(testkit.NewLimiter(t, b.Redis).Policy("api", ginlimit.PerHour(1000), ginlimit.InFlight(2)))
-			return p
-		}
-		dead, one, two := policy(), policy(), policy()
-		require.True(t, testkit.Reserve(t, dead).Result().Allowed)
-		advance(6 * time.Second)
-		slot := testkit.Reserve(t, one)
-		require.True(t, slot.Result().Allowed)
-		advance(4*time.Second - time.Millisecond)
-		require.False(t, testkit.Reserve(t, two).Result().Allowed)
-		advance(time.Millisecond)
-		last := testkit.Reserve(t, two)
-		require.True(t, last.Result().Allowed)
-		require.False(t, testkit.Reserve(t, two).Result().Allowed, "one lives")
-		last.Release()
-		slot.Release()
-		synctest.Wait()
-		require.False(t, b.Mini.Exists("ginlimit:{api|alice}:slots"))
-	})
-}
-
 // TestLateAttemptTakesNothing has an attempt reach Redis when nobody waits for it any more.
 func TestLateAttemptTakesNothing(t *testing.T) {
 	t.Parallel()

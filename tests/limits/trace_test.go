@@ -95,20 +95,8 @@ func TestTraceEqualsModelInProcess(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(traceSeeds) {
 		testkit.RunSynctest(t, fmt.Sprintf("seed %d", seed), func(t *testing.T) {
-			limiter := testkit.NewLocal(t)
-			m := testkit.NewBucketModel()
-			for i, s := range testkit.Trace(seed, testkit.Steps(traceSteps), traceLimits, ample) {
-				time.Sleep(s.Wait) // the bubble's clock
-				m.Advance(s.Wait)
-				want := s.Expect(m)
-				got, err := s.Apply(t.Context(), limiter)
-				if want != (ginlimit.Result{}) {
-					want.Source = ginlimit.FromLocal
-				}
-				if err != nil || got != want {
-					require.Failf(t, "differs", "seed %d, step %d, %s:\nwant %+v\n got %+v, error %v", seed, i, s, want, got, err)
-				}
-			}
+			testkit.LocalEngine(t, ginlimit.TokenBucket).Follow(t, seed,
+				testkit.Trace(seed, testkit.Steps(traceSteps), traceLimits, ample), testkit.NewBucketModel(), ginlimit.FromLocal)
 		})
 	}
 }
@@ -142,42 +130,6 @@ func TestWindowTraceEqualsModelInProcess(t *testing.T) {
 }
 
 // What windows do that a token bucket does not. What all algorithms do is in conformance_test.go.
-
-// A fixed window, whose count and expiry come back to the caller.
-func TestFixedWindowBeginsWithTheFirstRequestAndEndsWithAll(t *testing.T) {
-	testkit.OnEveryEngineOf(t, ginlimit.FixedWindow, func(t *testing.T, e testkit.Engine) {
-		limit := ginlimit.PerMinute(3)
-		e.Advance(37 * time.Second) // no matter what the clock says
-		e.Allowed(t, 1, 2, limit)
-		e.Advance(50 * time.Second)
-		r := e.AllowN(t, 2, limit)
-		e.RequireDuration(t, 10*time.Second, r.ResetAfter)
-		e.Denied(t, 1, 10*time.Second, limit)
-		e.Denied(t, 3, 10*time.Second, limit)
-		e.Advance(10 * time.Second)
-		e.Allowed(t, 3, 0, limit)
-	})
-}
-
-// A rolling window.
-func TestSlidingWindowCountsTheLastPeriod(t *testing.T) {
-	testkit.OnEveryEngineOf(t, ginlimit.SlidingWindow, func(t *testing.T, e testkit.Engine) {
-		limit := ginlimit.PerMinute(4)
-		e.Allowed(t, 1, 3, limit)
-		e.Advance(20 * time.Second)
-		r := e.AllowN(t, 2, limit)
-		e.RequireDuration(t, time.Minute, r.ResetAfter)
-		e.Advance(20 * time.Second)
-		e.Allowed(t, 1, 0, limit)
-		e.Denied(t, 1, 20*time.Second, limit) // the first one leaves
-		e.Denied(t, 2, 40*time.Second, limit) // the second entry, of two tokens
-		e.Denied(t, 4, time.Minute, limit)
-		e.Advance(20 * time.Second)
-		e.Allowed(t, 1, 0, limit)
-		e.Advance(20 * time.Second)
-		e.Allowed(t, 2, 0, limit)
-	})
-}
 
 // A denied request does not grow the counter.
 func TestDeniedRequestGrowsNoWindow(t *testing.T) {

@@ -4,13 +4,11 @@ import (
 	"context"
 	"net/http"
 	"net/http/httptest"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/gin-gonic/gin"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
@@ -59,25 +57,6 @@ func TestWaitN(t *testing.T) {
 			require.NoError(t, err)
 		})
 	}
-}
-
-// TestWaitThatMayBeDecidedHereWaitsForNoOutage: it is not behind a caller whom only Redis may answer.
-func TestWaitThatMayBeDecidedHereWaitsForNoOutage(t *testing.T) {
-	t.Parallel()
-	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-		limiter := testkit.NewLimiter(t, b.Redis, ginlimit.WithTimeout(50*time.Millisecond))
-		closed := testkit.NewPolicy(t, limiter, "p", ginlimit.PerHour(10))
-		local := testkit.Derive(t, closed, ginlimit.WithFailureMode(ginlimit.FailLocal))
-		b.Late.Store(true)
-		var all sync.WaitGroup
-		defer all.Wait()
-		defer b.Late.Store(false)
-		all.Go(func() { assert.NoError(t, closed.Wait(t.Context(), "k")) })
-		time.Sleep(time.Second)
-		soon, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		require.NoError(t, local.Wait(soon, "k"))
-	})
 }
 
 // queued are the options of policies with one slot and a queue of two.
