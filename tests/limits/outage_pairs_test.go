@@ -69,28 +69,6 @@ func TestRememberedDenialsInAnOutage(t *testing.T) {
 
 // The tests of this folder use two features together. docs/reference.md names them.
 
-// place is where the decisions of a test are made.
-type place struct {
-	name    string
-	limiter *testkit.Limiter
-	source  ginlimit.Source // once begin was called
-	begin   func()          // makes Redis too late
-}
-
-// onEveryPlace runs a test in a bubble: with a server, and in an outage.
-func onEveryPlace(t *testing.T, test func(t *testing.T, p place)) {
-	t.Helper()
-	for _, name := range []string{"server", "outage"} {
-		testkit.RunInBubble(t, name, func(t *testing.T, b *testkit.Bubble) {
-			p := place{name: name, limiter: failingLocal(t, b), source: ginlimit.FromRedis, begin: func() {}}
-			if name == "outage" {
-				p.source, p.begin = ginlimit.FromLocal, func() { loseRedis(t, b, p.limiter) }
-			}
-			test(t, p)
-		})
-	}
-}
-
 // failingLocal returns a limiter that decides by itself in an outage.
 func failingLocal(t *testing.T, b *testkit.Bubble, opts ...ginlimit.LimiterOption) *testkit.Limiter {
 	t.Helper()
