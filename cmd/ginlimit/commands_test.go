@@ -206,6 +206,7 @@ func TestTopAndWatch(t *testing.T) {
 	policies, r, _ := start(t)
 	require.Contains(t, r.ok("top", "ban"), "no denials are reported")
 	r.fails(exitUsage, `no process serves a policy "nobody"`, "top", "nobody")
+	r.fails(exitUsage, `no process serves a policy "nobody"`, "watch", "ban", "nobody")
 	for range 4 {
 		take(t, policies["login"], "203.0.113.7")
 		take(t, policies["ban"], "key")
@@ -289,6 +290,7 @@ func TestSecretKeys(t *testing.T) {
 	require.Empty(t, keys)
 	require.NotContains(t, r.ok("overrides"), "203.0.113.7")
 	delete(r.env, "GINLIMIT_KEY_SECRET")
+	require.Contains(t, r.ok("top", "plan"), "no denials are reported", "that needs no secret")
 	require.Len(t, read[[]holder](r, "slots", "report", "key", "--key-secret-file", file(t, secret+"\n")), 1)
 	delete(r.env, "GINLIMIT_KEY_SECRET")
 	for _, args := range [][]string{{"status", "login", "203.0.113.7"}, {"block", "login", "203.0.113.7", "1h", "-y"},

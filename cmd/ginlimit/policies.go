@@ -117,13 +117,12 @@ func served(ctx context.Context, limiter *ginlimit.Limiter) ([]ginlimit.PolicyIn
 	return slices.DeleteFunc(all, func(p ginlimit.PolicyInfo) bool { return strings.HasPrefix(p.Name, own) }), err
 }
 
-// find returns what is published of a policy: of the variant that was seen last, rather one that is no dry run.
-func (s *session) find(ctx context.Context, name string) (ginlimit.PolicyInfo, error) {
+// variants returns what is published of a policy, at least once.
+func (s *session) variants(ctx context.Context, name string) (found []ginlimit.PolicyInfo, err error) {
 	all, err := served(ctx, s.Limiter)
 	if err != nil {
-		return ginlimit.PolicyInfo{}, err
+		return nil, err
 	}
-	var found []ginlimit.PolicyInfo
 	var names []string
 	for _, p := range all {
 		if p.Name == name {
@@ -133,10 +132,18 @@ func (s *session) find(ctx context.Context, name string) (ginlimit.PolicyInfo, e
 	}
 	switch {
 	case len(all) == 0:
-		return ginlimit.PolicyInfo{}, usage("%s", s.nothing())
+		return nil, usage("%s", s.nothing())
 	case len(found) == 0:
-		return ginlimit.PolicyInfo{}, usage("no process serves a policy %q; there are %s", name,
-			strings.Join(slices.Compact(names), ", "))
+		return nil, usage("no process serves a policy %q; there are %s", name, strings.Join(slices.Compact(names), ", "))
+	}
+	return found, nil
+}
+
+// find returns what is published of a policy: of the variant that was seen last, rather one that is no dry run.
+func (s *session) find(ctx context.Context, name string) (ginlimit.PolicyInfo, error) {
+	found, err := s.variants(ctx, name)
+	if err != nil {
+		return ginlimit.PolicyInfo{}, err
 	}
 	if real := slices.DeleteFunc(slices.Clone(found), isDryRun); len(real) > 0 {
 		found = real

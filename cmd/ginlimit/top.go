@@ -38,7 +38,7 @@ func (t *tool) top() *cobra.Command {
 				return err
 			}
 			if len(clients) == 0 {
-				if _, err := s.find(ctx, args[0]); err != nil { // nobody can be denied
+				if _, err := s.variants(ctx, args[0]); err != nil { // nobody can be denied
 					return err
 				}
 			}
@@ -95,6 +95,11 @@ func (t *tool) watch() *cobra.Command {
 		RunE: t.withLimiter(func(ctx context.Context, s *session, args []string) error {
 			if every < time.Second || every > time.Minute {
 				return usage("--every %s: want 1s to 1m", every)
+			}
+			for _, name := range args {
+				if _, err := s.variants(ctx, name); err != nil {
+					return err
+				}
 			}
 			if len(args) == 0 {
 				all, err := served(ctx, s.Limiter)
