@@ -20,6 +20,10 @@ type question struct {
 	answers  [1]engine.Answer
 	request  engine.Request
 	inUse    bool // the store may still have the memory, as it did not answer
+
+	override  []Limit     // that the question goes by, if it waits; nil is none
+	stops     func() bool // reports that whoever waits does so no longer; may be nil
+	leavesNow func() bool // leaves
 }
 
 // ask makes a question from a method's arguments, or returns all faults in them. The caller puts it back.
@@ -38,10 +42,12 @@ func (p *Policy) ask(ctx context.Context, client string, n int) (*question, erro
 	q, ok := p.limiter.questions.Get().(*question)
 	if !ok {
 		q = new(question)
+		q.leavesNow = q.leaves
 	}
 	q.policy, q.set, q.observed, q.inUse, q.request = p, limits, observation{}, false, engine.Request{}
 	q.asks[0], q.answers[0] = p.askOf(client, limits), engine.Answer{}
 	q.asks[0].N = int64(n)
+	q.override, q.stops = nil, nil
 	return q, nil
 }
 
@@ -75,7 +81,13 @@ func (p *Policy) observed(ctx context.Context, client string, n int) (*question,
 	if err != nil {
 		return nil, err
 	}
-	if q.observed = o; q.set.slots == 0 {
+	q.observed = o
+	return p.askedForTokens(q, client, n)
+}
+
+// askedForTokens returns a question whose limits have no slots.
+func (p *Policy) askedForTokens(q *question, client string, n int) (*question, error) {
+	if q.set.slots == 0 {
 		return q, nil
 	}
 	if set := p.withoutSlots(client, q.set); set != nil {
@@ -193,15 +205,40 @@ func (p *Policy) WaitN(ctx context.Context, client string, n int) error {
 }
 
 func (p *Policy) waitN(ctx context.Context, client string, n int, w traits.Waiting) error {
+	var override []Limit
+	if p.made() {
+		override = p.overrideOf(client)
+	}
 	q, err := p.observed(ctx, client, n)
 	if err != nil {
 		return err
 	}
-	defer q.putBack()
-	q.asks[0].Recalls = true
-	q.asks[0].Queue = engine.Queue{Endless: true, Wait: w.Most, Since: w.Since, Leaves: w.Leaves}
-	if err = q.take(ctx); err == engine.ErrLeft {
-		return traits.ErrLeft
+	defer func() { q.putBack() }()
+	if w.Since.IsZero() {
+		w.Since = time.Now()
+	}
+	for {
+		q.override, q.stops = override, w.Leaves
+		q.asks[0].Recalls = true
+		q.asks[0].Queue = engine.Queue{Endless: true, Wait: w.Most, Since: w.Since, Leaves: q.leavesNow}
+		if err = q.take(ctx); err != engine.ErrLeft {
+			break
+		}
+		if w.Leaves != nil && w.Leaves() {
+			return traits.ErrLeft
+		}
+		override = p.overrideOf(client) // another one
+		next, fault := p.ask(ctx, client, n)
+		if fault == nil {
+			next.answers[0].Waited = q.answers[0].Waited
+			next, fault = p.askedForTokens(next, client, n)
+		}
+		if err = fault; err != nil {
+			break
+		}
+		next.observed = q.observed
+		q.putBack()
+		q = next
 	}
 	r, err := q.end(ctx, n, err)
 	if err == nil && !r.Allowed {
@@ -209,6 +246,17 @@ func (p *Policy) waitN(ctx context.Context, client string, n int, w traits.Waiti
 			ErrInvalidArgument, r.Limit, n)
 	}
 	return err
+}
+
+// overrideOf returns the limits that override those of a client, or nil.
+func (p *Policy) overrideOf(client string) []Limit {
+	limits, _ := p.limiter.operation.Find(p.name, client)
+	return limits
+}
+
+// leaves reports whether a question waits under these limits no longer.
+func (q *question) leaves() bool {
+	return q.stops != nil && q.stops() || !slices.Equal(q.override, q.policy.overrideOf(q.asks[0].Client))
 }
 
 // Peek returns what a request for one token of a client, and for a slot if there is [InFlight], would get

@@ -62,7 +62,7 @@ func newRedisLimiter(rdb redis.UniversalClient, opts []LimiterOption) (*Limiter,
 		Prefix: c.prefix, Log: c.logger, Process: process, Scripts: scripts,
 	})
 	l := &Limiter{limiterConfig: c.limiterConfig, defaults: c.defaults, engine: e, rdb: rdb}
-	l.operation = c.newOperation(redisstore.NewOperation(rdb, c.prefix), process)
+	l.operation = c.newOperation(redisstore.NewOperation(rdb, c.prefix), process, e)
 	// Their goroutines hold them, so they would never be collected.
 	runtime.AddCleanup(l, (*engine.Engine).Drop, e)
 	runtime.AddCleanup(l, (*operation.Operation[[]Limit]).End, l.operation)
@@ -106,9 +106,10 @@ func NewLocal(opts ...LimiterOption) (*Limiter, error) {
 	if c.errs != nil {
 		return nil, errors.Join(c.errs...)
 	}
+	e := engine.NewLocal(c.engine())
 	return &Limiter{
-		limiterConfig: c.limiterConfig, defaults: c.defaults, engine: engine.NewLocal(c.engine()),
-		operation: c.newOperation(new(operation.Local), "local"),
+		limiterConfig: c.limiterConfig, defaults: c.defaults, engine: e,
+		operation: c.newOperation(new(operation.Local), "local", e),
 	}, nil
 }
 

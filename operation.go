@@ -46,7 +46,7 @@ type Override struct {
 // [InFlight] stays unless the limits name another; methods that take no slot, such as [Policy.Allow], ignore
 // one that the policy itself does not have. A changed Rate or Burst keeps the bucket (see [Limiter.Policy]);
 // another period or algorithm has a bucket of its own, where no earlier [Policy.Block] holds. Bans go on
-// until a [Policy.Reset]. Callers that wait keep their limits.
+// until a [Policy.Reset]. A [Policy.Wait] goes by it too; a request that waits in a queue keeps its limits.
 //
 // The policy may be another process', once that has published it: see [Limiter.Policies]. A client's next
 // override replaces the one before. The error joins all faults, each an [ErrInvalidArgument], as is the
@@ -149,8 +149,12 @@ func WithoutOverrides() LimiterOption {
 }
 
 // newOperation returns what the limiter tells other processes and operators, and learns from them.
-func (c *limiterConfig) newOperation(store operation.Store, process string) *operation.Operation[[]Limit] {
-	oc := operation.Config[[]Limit]{Store: store, Process: process, Ignores: c.ignoresOverrides, Limits: readLimits}
+func (c *limiterConfig) newOperation(
+	store operation.Store, process string, e *engine.Engine,
+) *operation.Operation[[]Limit] {
+	oc := operation.Config[[]Limit]{
+		Store: store, Process: process, Ignores: c.ignoresOverrides, Limits: readLimits, Changed: e.LimitsChanged,
+	}
 	if c.secret != nil {
 		keys := c.engine().Keys
 		oc.Hide = func(policy, client string) string { return string(keys.Append(nil, Key(policy, ""), client)) }

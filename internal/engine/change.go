@@ -81,6 +81,12 @@ func (e *Engine) applyLocally(key []byte, hash uint64, buckets []bucket.Bucket, 
 	e.changed(key, hash, nil)
 }
 
+// LimitsChanged has the first callers of all lines try again, or leave, as clients may have other limits.
+func (e *Engine) LimitsChanged() {
+	e.changes.Add(1) // before it looks who waits: see waitIn
+	e.waiting.WakeAll()
+}
+
 // changed forgets a key's denials and wakes the callers that wait for its tokens.
 func (e *Engine) changed(key []byte, hash uint64, err error) {
 	e.denied.Forget(key, hash, mayStillHappen(err))

@@ -123,6 +123,17 @@ func (q *Queues) Wake(key string) {
 	}
 }
 
+// WakeAll wakes the first callers of all queues.
+func (q *Queues) WakeAll() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, queues := range q.keys {
+		for _, l := range queues {
+			l.wakeLocked()
+		}
+	}
+}
+
 // wakeLocked wakes the first caller. One that has not noticed yet is not woken twice.
 func (l *queue) wakeLocked() {
 	select {

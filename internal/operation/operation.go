@@ -65,6 +65,8 @@ type Config[L any] struct {
 	Limits func(text string) (L, error)
 	// Hide returns the client as overrides have it; nil is the client itself.
 	Hide func(policy, client string) string
+	// Changed is told that this process knows other overrides than before.
+	Changed func()
 	// Failed is told that the overrides could not be read, or the policies not be published.
 	Failed func(err error)
 }

@@ -160,6 +160,7 @@ func (o *Operation[L]) read(ctx context.Context) error {
 	if turn > o.lastRead { // else who began to read later knows as much; the next look finds what it does not
 		o.lastRead = turn
 		o.known.Store(fresh)
+		o.Changed()
 	}
 	return err
 }

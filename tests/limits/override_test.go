@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -730,5 +731,58 @@ func TestWhatOperatorsCannotDoIsAnError(t *testing.T) {
 		require.NoError(t, err)
 		time.Sleep(inForce)
 		require.NoError(t, l.Override(t.Context(), override("ann", ginlimit.PerMinute(9))), "one process heeds it")
+	})
+}
+
+// TestWhoWaitsGoesByAnOverride within a second, all in their order, and it is one wait to observers; when it ends,
+// those that still wait have the policy's limits again.
+func TestWhoWaitsGoesByAnOverride(t *testing.T) {
+	t.Parallel()
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		var waited []time.Duration
+		l := testkit.NewOperated(t, b.Redis, ginlimit.WithObserver(func(_ context.Context, e ginlimit.Event) {
+			if e.Outcome == ginlimit.OutcomeAllowed && e.Waited > 0 {
+				waited = append(waited, e.Duration, e.Waited)
+			}
+		}))
+		operator := testkit.NewOperated(t, b.Connect(t))
+		p := testkit.NewPolicy(t, l, "api", ginlimit.PerHour(1))
+		testkit.NewPolicy(t, operator, "api", ginlimit.PerHour(1))
+		require.NoError(t, p.Wait(t.Context(), "ann"))
+		start := time.Now()
+		var order []int
+		var all sync.WaitGroup
+		for i := range 4 {
+			all.Go(func() {
+				assert.NoError(t, p.Wait(t.Context(), "ann"))
+				order = append(order, i)
+			})
+			time.Sleep(time.Millisecond)
+		}
+		bob := make(chan error, 1)
+		go func() {
+			err := p.WaitN(t.Context(), "bob", 1)
+			if err == nil {
+				err = p.WaitN(t.Context(), "bob", 1)
+			}
+			bob <- err
+		}()
+		time.Sleep(5 * time.Second)
+		require.Empty(t, order)
+		// A token each 10 s: what is missing of the hour is missing still.
+		require.NoError(t, operator.Override(t.Context(), override("ann", ginlimit.PerHour(360))))
+		time.Sleep(time.Until(start.Add(35 * time.Second)))
+		require.Equal(t, []int{0, 1, 2}, order)
+		require.Len(t, waited, 6)
+		require.InDelta(t, 10*time.Second, waited[1], float64(2*time.Second))
+		require.InDelta(t, 30*time.Second, waited[5], float64(2*time.Second))
+		require.InDelta(t, waited[4], waited[5], float64(time.Second))
+		require.NoError(t, operator.Override(t.Context(), ginlimit.Override{Policy: "api", Client: "ann"}))
+		time.Sleep(30 * time.Minute)
+		require.Len(t, order, 3)
+		all.Wait()
+		require.Greater(t, time.Since(start), 50*time.Minute)
+		require.NoError(t, <-bob)
+		require.InDelta(t, time.Hour, time.Since(start), float64(time.Minute))
 	})
 }
