@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 func TestProcessesKeepTheLimit(t *testing.T) {
 	var out testkit.Buffer
 	require.NoError(t, run(t.Context(), 3*time.Second, 2, "", &out))
-	require.Regexp(t, `Done in 3 s: [1-9][0-9]+ calls, 0 denied\n$`, out.String())
+	require.Regexp(t, `Done in [0-9]+ s: [1-9][0-9]+ calls, 0 denied\n$`, out.String())
 }
 
 // TestProcessesStop with the one that has started them.
