@@ -301,37 +301,6 @@ func (b *banned) ask(op bucket.Op) bucket.State {
 	return states[1]
 }
 
-// denied asks for more tokens than the bucket holds.
-func (b *banned) denied() bucket.State {
-	return b.ask(bucket.Op{Verb: bucket.Take, Charges: 1, N: 3, Bans: bucket.AllBans})
-}
-
-func TestBansGrowOnProbation(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := newBanned(t)
-		after := func(ms int64) bucket.State {
-			time.Sleep(time.Duration(ms) * time.Millisecond)
-			return b.denied()
-		}
-		require.Equal(t, bucket.State{Wait: 10_000}, b.denied())
-		require.Equal(t, bucket.State{Level: 10_000, Wait: 10_000}, b.denied(),
-			"a denial during a ban does not prolong it")
-		require.Equal(t, bucket.State{Level: 1, Wait: 1}, after(9999))
-		time.Sleep(time.Millisecond)
-		require.Equal(t, bucket.State{}, b.ask(bucket.Peek(1)))
-		require.Equal(t, bucket.State{Wait: 20_000}, b.denied())
-		require.Equal(t, bucket.State{Wait: 40_000}, after(39_999), "the last moment of probation")
-		require.Equal(t, bucket.State{Wait: 10_000}, after(80_000), "it is over")
-		require.Equal(t, bucket.State{Wait: 20_000}, after(10_000))
-		require.Equal(t, bucket.State{Wait: 40_000}, after(20_000))
-		require.Equal(t, bucket.State{Wait: 50_000}, after(40_000))
-		require.Equal(t, bucket.State{Wait: 50_000}, after(50_000))
-		b.ask(bucket.Op{Verb: bucket.Reset, N: 1})
-		require.Equal(t, bucket.State{Wait: 10_000, Era: 1}, b.denied())
-	})
-}
-
 func TestWhichDenialsBan(t *testing.T) {
 	t.Parallel()
 	denial := func(bans bucket.Bans) bucket.Op { return bucket.Op{Verb: bucket.Take, Charges: 1, N: 3, Bans: bans} }
@@ -367,6 +336,8 @@ func TestWhichDenialsBan(t *testing.T) {
 				require.Equal(t, want, b.ask(row.op))
 				want.Level = want.Wait
 				require.Equal(t, want, b.ask(bucket.Peek(1)))
+				time.Sleep(10 * time.Second)
+				require.Equal(t, bucket.State{}, b.ask(bucket.Peek(1)), "it has ended")
 			})
 		})
 	}
