@@ -236,19 +236,24 @@ func BenchmarkSlotScript(b *testing.B) {
 				takes = append(takes, acquire(1<<20))
 			}
 			denied := slices.Repeat([][]any{acquire(1)}, scriptClients)
-			var admitted [][]any // a call that is repeated takes nothing more, and costs as much
-			for i := range scriptClients {
-				admitted = append(admitted, takes[i%processes])
+			attempts := 1_000_000 // of all processes; their limiters report smaller numbers, which change nothing
+			admitted := func() (batch [][]any) {
+				for i := range scriptClients {
+					call := slices.Clone(takes[i%processes]) // ends with what has ended, what that holds, the attempt, and k
+					copy(call[len(call)-4:], []any{attempts, 1, fmt.Sprint(attempts+1, ",")})
+					batch, attempts = append(batch, call), attempts+1
+				}
+				return batch
 			}
 			for b.Loop() {
 				var costs [2][]float64
 				for range batches {
-					for i, batch := range [][][]any{admitted, denied} {
+					for i, batch := range [][][]any{admitted(), denied} {
 						costs[i] = append(costs[i], costPerCall(b, rdb, batch))
 					}
 				}
-				b.ReportMetric(median(costs[0]), "admitted-µs")
-				b.ReportMetric(median(costs[1]), "denied-µs")
+				b.ReportMetric(slices.Min(costs[0]), "admitted-µs") // others may use the CPU
+				b.ReportMetric(slices.Min(costs[1]), "denied-µs")
 				b.ReportMetric(0, "ns/op")
 			}
 		})

@@ -210,7 +210,7 @@ func (t *tool) slots() *cobra.Command {
 var (
 	oneHolder  = regexp.MustCompile(`^(P\w+) \d+ (\d+) ([\d,]*)$`)
 	manyEnds   = regexp.MustCompile(`^(\d+) \d+ \d+`)
-	allHolders = regexp.MustCompile(` (P\w+) \d+ \d+ (\d+) (\d+) [\d,]*;`)
+	allHolders = regexp.MustCompile(` (P\w+) \d+ \d+ (\d+) (\d+) [\d,]* *;`)
 )
 
 // holders reads the value of a client's slots, with its TTL. internal/wire/lua/slots.lua documents it.

@@ -238,3 +238,10 @@ func rowOf(c *cobra.Command) string {
 	}
 	return "| `" + use + "` | " + c.Short + " |"
 }
+
+// TestHolders of a list that was written in place, of which one has ended.
+func TestHolders(t *testing.T) {
+	t.Parallel()
+	const value = "11122 5000 6~ PA 7 1 2 9999 8,  ; PB 1 3 3 11114 ; PC 1 1 1 5000     ;"
+	require.Equal(t, []holder{{"PA", 2}, {"PB", 3}}, holders(value, 5*time.Second))
+}

@@ -355,7 +355,7 @@ func (m *slotModel) value() string {
 		return fmt.Sprintf("%s %d %d %s", e.process, e.ended, e.held, e.attempts())
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "%d %d %d", m.ends-m.start, m.first-m.start, slotsOf(m.entries))
+	fmt.Fprintf(&b, "%d %d %d.", m.ends-m.start, m.first-m.start, slotsOf(m.entries)) // so few are in order
 	for i := range m.entries {
 		e := &m.entries[i]
 		fmt.Fprintf(&b, " %s %d %d %d %d %s;", e.process, e.ended, e.held, e.slots(), e.until-m.start, e.attempts())

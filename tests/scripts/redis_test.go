@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/ginlimit/ginlimit"
 	"github.com/ginlimit/ginlimit/internal/testkit"
+	"github.com/ginlimit/ginlimit/internal/wire"
 )
 
 // How the script comes to a server.
@@ -315,4 +317,47 @@ func TestServerWithoutScriptsOfSeveralSlots(t *testing.T) {
 	t.Logf("%d batches refused", refused.Load())
 	require.Positive(t, refused.Load())
 	require.Less(t, refused.Load(), int64(60), "they learn from the first ones")
+}
+
+// TestSlotsOfManyProcessesOnRedis are what these have reported. A key that is to live shorter stands for a time that
+// has passed.
+func TestSlotsOfManyProcessesOnRedis(t *testing.T) {
+	t.Parallel()
+	const processes, slack = 100, 500 // milliseconds for what runs late
+	rdb := testkit.Connect(t, testkit.StartRedis(t))
+	g, r := &guardTrace{rdb: rdb}, rand.New(rand.NewPCG(1, 1))
+	ctx := t.Context()
+	type report struct{ held, until int } // until when it holds, as the key has it
+	model := map[string]report{}
+	for i := range 4000 {
+		process, held := fmt.Sprintf("P%03d", r.IntN(processes)), 1+r.IntN(9)
+		require.Empty(t, testkit.Must(g.eval(t, wire.Report, []string{slotKey}, process, i, held, 0)))
+		value := rdb.Get(ctx, slotKey).Val()
+		var ends, first, all int
+		if _, err := fmt.Sscanf(value, "%d %d %d", &ends, &first, &all); err == nil {
+			now, total := ends-slotLife, 0
+			model[process] = report{held, ends}
+			found := map[string]int{}
+			entries := strings.Split(value[strings.IndexAny(value, ".~")+1:], ";")
+			for _, entry := range entries[:len(entries)-1] {
+				var name string
+				var ended, held, slots, until int
+				testkit.Must(fmt.Sscanf(entry, " %s %d %d %d %d", &name, &ended, &held, &slots, &until))
+				require.LessOrEqual(t, first, until)
+				require.Greater(t, until, now-slack, value)
+				found[name], total = slots, total+slots
+			}
+			require.Equal(t, total, all)
+			for name, of := range model {
+				if of.until > now+slack {
+					require.Equal(t, of.held, found[name], "%s in %s", name, value)
+				}
+			}
+		} else {
+			clear(model)
+		}
+		if left := slotLife - r.IntN(400); r.IntN(3) == 0 {
+			require.NoError(t, rdb.PExpire(ctx, slotKey, time.Duration(left)*time.Millisecond).Err())
+		}
+	}
 }

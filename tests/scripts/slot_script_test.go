@@ -2,6 +2,8 @@ package scripts_test
 
 import (
 	"fmt"
+	"maps"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -324,4 +326,88 @@ func TestALineThatCannotBeRead(t *testing.T) {
 		require.EqualValues(t, 1, g.awaits(t, "PA"))
 		require.EqualValues(t, 2, g.awaits(t, "PC"))
 	}
+}
+
+// TestSlotsOfManyProcesses are what these have reported, in whatever order their entries are, and however long the
+// list is: it is written in place while it is short.
+func TestSlotsOfManyProcesses(t *testing.T) {
+	t.Parallel()
+	for _, processes := range []int{3, 100, 800} {
+		t.Run(fmt.Sprint(processes), func(t *testing.T) {
+			t.Parallel()
+			rdb, advance := testkit.NewMiniredis(t)
+			g, r := &guardTrace{rdb: rdb}, rand.New(rand.NewPCG(uint64(processes), 1))
+			type report struct{ held, until int }
+			model, now, places := map[string]report{}, 0, 0
+			var before []string
+			for i := range 4 * max(processes, 200) {
+				process, held, ended := fmt.Sprintf("P%04d", r.IntN(processes)), 1+r.IntN(9), 1_000_000+2*i
+				if r.IntN(2) == 0 {
+					used := testkit.Must(g.eval(t, wire.BanOrSlots, []string{slotKey}, "take", 1, 1, "slots", process, 0, 1<<40,
+						ended, held, fmt.Sprint(ended+1, ","), 0))[0]
+					others := 0
+					for name, of := range model {
+						if name != process && of.until > now {
+							others += of.held
+						}
+					}
+					require.EqualValues(t, others+held, used)
+					held++
+				} else {
+					require.Empty(t, testkit.Must(g.eval(t, wire.Report, []string{slotKey}, process, ended, held, 0)))
+				}
+				model[process] = report{held, now + 10_000}
+				value, ttl := rdb.Get(t.Context(), slotKey).Val(), int(rdb.PTTL(t.Context(), slotKey).Val().Milliseconds())
+				found, names, total, listed := map[string]report{}, []string(nil), 0, strings.Split(value, ";")
+				var ends, first, all int
+				if _, err := fmt.Sscanf(value, "%d %d %d", &ends, &first, &all); err == nil {
+					from := strings.IndexAny(value, ".~") + 1
+					listed[0] = listed[0][from:]
+					for _, entry := range listed[:len(listed)-1] {
+						var name string
+						var ended, held, slots, until int
+						testkit.Must(fmt.Sscanf(entry, " %s %d %d %d %d", &name, &ended, &held, &slots, &until))
+						require.LessOrEqual(t, first, until)
+						found[name], total, names = report{slots, until - ends + ttl + now}, total+slots, append(names, name)
+					}
+					require.Equal(t, total, all)
+				} else {
+					found[process] = model[process]
+				}
+				want := map[string]report{}
+				for name, of := range model {
+					if of.until > now {
+						want[name] = of
+					}
+				}
+				if len(want) > 0 && len(found) > 256 { // what has ended may be removed later
+					maps.DeleteFunc(found, func(_ string, of report) bool { return of.until <= now })
+				}
+				require.Equal(t, want, found, value)
+				if strings.Contains(value, "~") && slices.Equal(names, before) {
+					places++
+				}
+				before = names
+				step := r.IntN(40_000 / processes)
+				advance(time.Duration(step) * time.Millisecond)
+				now += step
+			}
+			require.Equal(t, processes == 100, places > processes, "%d are written in place", places)
+		})
+	}
+}
+
+// TestADeadProcessGoes also when another one's report has the length of its last one.
+func TestADeadProcessGoes(t *testing.T) {
+	t.Parallel()
+	rdb, advance := testkit.NewMiniredis(t)
+	g := &guardTrace{rdb: rdb}
+	m := slotModel{ends: 10_000, first: 5000, many: true}
+	for i, process := range []string{"PA", "PB", "PC"} {
+		m.entries = append(m.entries, slotEntry{process: process, ended: 7, held: 1, until: int64(5000 + 2500*i)})
+	}
+	require.NoError(t, rdb.Set(t.Context(), slotKey, m.value(), 10*time.Second).Err())
+	advance(5 * time.Second)
+	require.Empty(t, testkit.Must(g.eval(t, wire.Report, []string{slotKey}, "PC", 7, 1, 0)))
+	require.NotContains(t, rdb.Get(t.Context(), slotKey).Val(), "PA")
 }

@@ -68,7 +68,7 @@ func simNodeAt(addr string) (index int) {
 
 // simWrites are the commands of scripts that write, and simReads those that read. Of all the first arguments are keys.
 var (
-	simWrites = []string{"SET", "DEL", "PEXPIRE", "INCRBY", "RPUSH", "LSET", "LTRIM"}
+	simWrites = []string{"SET", "SETRANGE", "DEL", "PEXPIRE", "INCRBY", "RPUSH", "LSET", "LTRIM"}
 	simReads  = []string{"GET", "PTTL", "LRANGE", "LINDEX", "LLEN"}
 )
 

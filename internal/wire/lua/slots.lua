@@ -12,20 +12,37 @@
 --          the slots that these hold; and the numbers of later attempts that hold a slot, each
 --          followed by a comma.
 --          Else: when the key expires; a time until which the slots of every process count; all
---          slots; then for each process its name, the two numbers as above, all its slots, until
---          when it holds them, and the later attempts. Who reported last comes last, so the first
---          one's slots end first
+--          slots; a period if who reported last comes last, so that the first one's slots end first,
+--          or ~ if the processes are in any order; then for each process its name, the two numbers as
+--          above, all its slots, until when it holds them, the later attempts, and spaces if they were
+--          more before: in a long list, a report that is no longer than the last one is written in place
 --   TTL    milliseconds until no process holds a slot
 -- Times are milliseconds since the key was made; the TTL gives the current time. A process holds
 -- its slots for life after its last report, so a dead process' slots become free. A missing key
 -- means that nobody holds a slot, so expiry loses nothing.
 
 local byte, find, sub = string.byte, string.find, string.sub
-local gmatch, gsub = string.gmatch, string.gsub
+local gmatch, gsub, rep = string.gmatch, string.gsub, string.rep
+local shortest, longest = 1024, 24576 -- bytes of a list of processes that is written in place
+local maxSpare = 64 -- spaces in an entry of such a list, which was longer before
 
 -- budget is how many more entries of processes that report no more this script removes. The next one
 -- removes the others: until then they count.
 local budget = 256
+
+-- inOrder returns a list in which the slots that end first come first.
+local function inOrder(list)
+  local all, ends, place = {}, {}, {}
+  for entry, stop in gmatch(list, '( %S+ %d+ %d+ %d+ (%d+) [%d,]* *;)') do
+    all[#all + 1] = entry
+    ends[entry], place[entry] = stop + 0, #all
+  end
+  table.sort(all, function(a, b)
+    if ends[a] ~= ends[b] then return ends[a] < ends[b] end
+    return place[a] < place[b]
+  end)
+  return table.concat(all)
+end
 
 -- readSlots reads the slots of one process and of the others. The process' attempts up to number
 -- ended have ended, and hold held slots. Its own report counts if Redis does not know the process,
@@ -35,7 +52,7 @@ local budget = 256
 local function readSlots(key, process, ended, held, value)
   local s = {
     ended = ended, held = held, later = '', count = 0, others = 0,
-    list = '', from = 1, to = 0, after = 1, ttl = 0
+    list = '', from = 1, to = 0, after = 1, ttl = 0, head = 0, order = '.'
   }
   if value == nil or type(value) == 'table' then value = call('GET', key) end
   if not value then return s end
@@ -46,7 +63,8 @@ local function readSlots(key, process, ended, held, value)
     ttl = life + 0
     try('SET', key, value, 'PX', life)
   end
-  local ends, first, total, from = match(value, '^(%d+) (%d+) (%d+)()')
+  local ends, first, total, order, from = match(value, '^(%d+) (%d+) (%d+)([.~]?)()')
+  local head = (from or 1) - 1
   local known, kept, all, later
   if not ends then -- a single process
     local name, number, of, at = match(value, '^(P%w+) (%d+) (%d+) ()')
@@ -63,8 +81,13 @@ local function readSlots(key, process, ended, held, value)
     end
   end
   local now = ends - ttl
+  if order == '~' and (first - now <= 0 or #value > longest) then
+    value = inOrder(sub(value, from))
+    from, order, head = 1, '.', 0
+  end
+  if first - now <= 0 then head = 0 end -- written anew
   while first - now <= 0 and from <= #value and budget > 0 do -- the first entry ends first
-    local slots, stop, after = match(value, '^ %S+ %d+ %d+ (%d+) (%d+) [%d,]*;()', from)
+    local slots, stop, after = match(value, '^ %S+ %d+ %d+ (%d+) (%d+) [%d,]* *;()', from)
     if not slots then error('the value is not slots') end
     if stop - now > 0 then
       first = stop
@@ -73,7 +96,7 @@ local function readSlots(key, process, ended, held, value)
     end
   end
   s.ends, s.now, s.ttl, s.first, s.others = ends, now, ttl, first + 0, total + 0
-  s.list, s.from, s.after = value, from, from
+  s.list, s.from, s.after, s.head, s.order = value, from, from, head, order
   local at = not known and find(value, process .. ' ', from, true)
   while at and byte(value, at - 1) ~= 32 do -- the end of another name
     at = find(value, process .. ' ', at + 1, true)
@@ -82,8 +105,8 @@ local function readSlots(key, process, ended, held, value)
     local begins, stop, last
     at, begins, known, kept, all, stop = find(value, '^ %S+ (%d+) (%d+) (%d+) (%d+) ', at - 1)
     last = find(value, ';', begins, true)
-    later, s.to, s.after = sub(value, begins + 1, last - 1), at - 1, last + 1
-    if find(later, '[^%d,]') then error('the value is not slots') end
+    later, s.to, s.after = match(sub(value, begins + 1, last - 1), '^([%d,]*) *$'), at - 1, last + 1
+    if not later then error('the value is not slots') end
     s.others = total - all
     if stop - now <= 0 then return s end
   elseif known then
@@ -115,11 +138,20 @@ local function writeSlots(key, process, s, doubt)
     call('SET', key, format('%s %d %d %s', process, s.ended, s.held, s.later), 'PX', life)
   elseif all > 0 or doubt then
     local ends = s.now + life
-    local own = format(' %s %d %d %d %d %s;', process, s.ended, s.held, all, ends, s.later)
-    call('SET', key, format('%d %d %d', ends, s.first or ends, s.others + all) ..
-      sub(s.list, s.from, s.to) .. sub(s.list, s.after) .. own, 'PX', expiry(key, s.ttl, life))
+    local own = format(' %s %d %d %d %d %s', process, s.ended, s.held, all, ends, s.later)
+    local head = format('%d %d %d', ends, s.first or ends, s.others + all)
+    local spare = s.after - s.to - 2 - #own
+    if #s.list >= shortest and #s.list <= longest and #head + 1 == s.head and spare >= 0 and spare <= maxSpare then
+      call('SETRANGE', key, 0, head .. '~')
+      call('SETRANGE', key, s.to, own .. rep(' ', spare) .. ';')
+      call('PEXPIRE', key, expiry(key, s.ttl, life))
+    else
+      head = head .. (s.order == '~' and '~' or '.')
+      call('SET', key, head .. sub(s.list, s.from, s.to) .. sub(s.list, s.after) .. own .. ';', 'PX',
+        expiry(key, s.ttl, life))
+    end
   elseif not alone then
-    call('SET', key, format('%s %d %d', s.ends, s.first, s.others) ..
+    call('SET', key, format('%s %d %d%s', s.ends, s.first, s.others, s.order == '~' and '~' or '.') ..
       sub(s.list, s.from, s.to) .. sub(s.list, s.after), 'PX', expiry(key, s.ttl, s.ttl))
   elseif s.ends then
     call('DEL', key)
