@@ -99,23 +99,6 @@ func (p *Policy) askedForTokens(q *question, client string, n int) (*question, e
 	return nil, errTakesSlots
 }
 
-// withoutSlots returns limits without slots that only an override has, or nil: what an operator limits makes no
-// method an error.
-func (p *Policy) withoutSlots(client string, set *policyLimits) *policyLimits {
-	if _, is := p.limiter.operation.Find(p.name, client); p.limits.slots > 0 || !is && p.counts.limitFunc != nil {
-		return nil
-	}
-	tokens := slices.DeleteFunc(slices.Clone(set.given), func(l Limit) bool { return l.InFlight > 0 })
-	if len(tokens) == 0 {
-		tokens = []Limit{Unlimited()}
-	}
-	without, err := p.under(tokens)
-	if err != nil {
-		return nil
-	}
-	return without
-}
-
 // errTakesSlots is returned by methods that take tokens but could not release a slot.
 var errTakesSlots = invalid("the policy has InFlight, and a slot has to be released: call Reserve")
 
@@ -248,12 +231,6 @@ func (p *Policy) waitN(ctx context.Context, client string, n int, w traits.Waiti
 	return err
 }
 
-// overrideOf returns the limits that override those of a client, or nil.
-func (p *Policy) overrideOf(client string) []Limit {
-	limits, _ := p.limiter.operation.Find(p.name, client)
-	return limits
-}
-
 // leaves reports whether a question waits under these limits no longer.
 func (q *question) leaves() bool {
 	return q.stops != nil && q.stops() || !slices.Equal(q.override, q.policy.overrideOf(q.asks[0].Client))
@@ -322,18 +299,6 @@ func (p *Policy) Block(ctx context.Context, client string, d time.Duration) erro
 func (p *Policy) Reset(ctx context.Context, client string) error {
 	return p.ofAll().change(ctx, client, func(*policyLimits) error { return nil },
 		func(ask *engine.Ask) error { return p.limiter.engine.Reset(ctx, ask) })
-}
-
-// ownLimits returns a client's limits without an override.
-func (p *Policy) ownLimits(ctx context.Context, client string) (*policyLimits, error) {
-	if p.counts.limitFunc == nil {
-		return p.limits, nil
-	}
-	limits, err := p.counts.limitFunc(ctx, client)
-	if err != nil {
-		return nil, err
-	}
-	return p.under(limits)
 }
 
 // change makes a change that outlasts an override: to the limits of a client, and to those that an override

@@ -297,6 +297,41 @@ func (o Override) checkSlots(own []Limit, isFunc bool) error {
 		joinLimits(o.Limits))
 }
 
+// overrideOf returns the limits that override those of a client, or nil.
+func (p *Policy) overrideOf(client string) []Limit {
+	limits, _ := p.limiter.operation.Find(p.name, client)
+	return limits
+}
+
+// ownLimits returns a client's limits without an override.
+func (p *Policy) ownLimits(ctx context.Context, client string) (*policyLimits, error) {
+	if p.counts.limitFunc == nil {
+		return p.limits, nil
+	}
+	limits, err := p.counts.limitFunc(ctx, client)
+	if err != nil {
+		return nil, err
+	}
+	return p.under(limits)
+}
+
+// withoutSlots returns limits without slots that only an override has, or nil: what an operator limits makes no
+// method an error.
+func (p *Policy) withoutSlots(client string, set *policyLimits) *policyLimits {
+	if _, is := p.limiter.operation.Find(p.name, client); p.limits.slots > 0 || !is && p.counts.limitFunc != nil {
+		return nil
+	}
+	tokens := slices.DeleteFunc(slices.Clone(set.given), func(l Limit) bool { return l.InFlight > 0 })
+	if len(tokens) == 0 {
+		tokens = []Limit{Unlimited()}
+	}
+	without, err := p.under(tokens)
+	if err != nil {
+		return nil
+	}
+	return without
+}
+
 // publish has operators know that the policy serves.
 func (p *Policy) publish() {
 	if p.published.Load() || !p.published.CompareAndSwap(false, true) {
