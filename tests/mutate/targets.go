@@ -41,7 +41,9 @@ var (
 	guards = stage{"tests/scripts tests/limits tests/web",
 		[]string{"-test.run", "TestMessagesAboutSlots|TestSlots|TestLateAttempt|Ban",
 			"-test.skip", ".*/local|.*/.*/local|Redis"}}
-	slots = stage{"tests/simulation", []string{"-test.run", "^TestSlotSimulation$", "-seeds", "20"}}
+	slots     = stage{"tests/simulation", []string{"-test.run", "^TestSlotSimulation$", "-seeds", "20"}}
+	overrides = stage{"tests/limits", []string{"-test.run", "Overrid|WhoWaits|PoliciesArePublished|Rests|Hangs|Operators"}}
+
 	plans = stage{"tests/limits tests/faults",
 		[]string{"-test.run", "Plan|Invalidation", "-test.skip", "^Example"}}
 
@@ -88,6 +90,7 @@ var testsOf = map[string][]stage{
 	"inflight":   {inflightTests, slots},
 	"lease":      {leaseTests, leases, simulation},
 	"memory":     {memoryTests, scripts, sharesInProcess},
+	"operation":  {overrides},
 	"plancache":  {planTests, plans},
 	"receipt":    {receiptTests, settled, rules, guards, pairs},
 	"redisstore": {storeTests, planTests, plans},
@@ -111,6 +114,8 @@ var testsOfScripts = map[string][]stage{
 	"internal/wire/lua/lease.lua":        {leaseScripts, leases, simulation},
 	"internal/wire/lua/cross_slot.lua":   {across, simulation},
 	"internal/wire/lua/plan.lua":         {storeTests, planTests, plans},
+	"internal/wire/lua/override.lua":     {overrides},
+	"internal/wire/lua/publish.lua":      {overrides},
 	"internal/wire/lua/tenants.lua":      {shares},
 	"internal/wire/lua/fast/tenants.lua": {shares},
 }
