@@ -116,8 +116,8 @@ func (i info) persistence(name string, f *findings) {
 		if aof == "1" {
 			kept = "append-only file"
 		}
-		f.add(name, "persistence", fine, kept+"; a Redis that loses its keys ends blocks, bans and overrides, and fills buckets",
-			"")
+		f.add(name, "persistence", fine,
+			kept+"; a Redis that loses its keys ends blocks, bans and overrides, and fills buckets", "")
 	}
 }
 

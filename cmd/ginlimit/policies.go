@@ -111,7 +111,7 @@ func (s *session) nothing() string {
 		"see --prefix, and ginlimit doctor", s.tool.prefix)
 }
 
-// served returns the policies that are published, without those of a doctor that took long.
+// served returns the policies that are published, but not what a slow doctor published.
 func served(ctx context.Context, limiter *ginlimit.Limiter) ([]ginlimit.PolicyInfo, error) {
 	all, err := limiter.Policies(ctx)
 	return slices.DeleteFunc(all, func(p ginlimit.PolicyInfo) bool { return strings.HasPrefix(p.Name, own) }), err
@@ -186,7 +186,7 @@ func (t target) String() string {
 	return fmt.Sprintf("client %s under policy %s", visible(t.client), visible(t.info.Name))
 }
 
-// target finds a policy and a client. The limits are those of an override or of the policy, unless others are given.
+// target finds a policy and a client. The limits are as given, else as an override or the policy has them.
 func (s *session) target(ctx context.Context, name, client string, limits []string) (to target, err error) {
 	if to.info, err = s.find(ctx, name); err != nil {
 		return to, err

@@ -117,11 +117,11 @@ func (t *tool) watch() *cobra.Command {
 		}),
 	}
 	c.Flags().DurationVar(&every, "every", every, "time between two lines of a policy; reports come every 5 s")
-	c.Flags().IntVar(&times, "times", times, "end after so many; 0 is never")
+	c.Flags().IntVar(&times, "times", times, "how often to print before the end; 0 is no end")
 	return c
 }
 
-// watching prints rates until the context ends, or so many times if that is not 0.
+// watching prints rates until the context ends, or a number of times; 0 is without end.
 func (t *tool) watching(
 	ctx context.Context, rdb redis.UniversalClient, policies []string, every time.Duration, times int,
 ) error {

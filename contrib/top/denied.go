@@ -17,8 +17,8 @@ import (
 type Client struct {
 	Key     string // as the policy's key function returned it, or as it stands in Redis
 	Hashed  bool   // Key is a hash, as Redis has no other text of the client: it is long, not ASCII, or secret
-	Denials int64  // at most so many
-	Error   int64  // and at least Denials - Error
+	Denials int64  // the most that there were
+	Error   int64  // there were at least Denials - Error
 }
 
 // Minute is how many decisions of each outcome a policy had in a minute, dry runs left out. Processes without

@@ -19,7 +19,8 @@ func TestAWaitThatIsBounded(t *testing.T) {
 		before int // others that wait
 		want   time.Duration
 	}{
-		"too late": {false, 0, 0}, "behind another": {false, 1, 0}, "in an outage": {true, 0, most}, "in a line": {true, 1, most},
+		"too late": {false, 0, 0}, "behind another": {false, 1, 0}, "in an outage": {true, 0, most},
+		"in a line": {true, 1, most},
 	} {
 		inBubbleRun(t, name, func(t *testing.T, b *bench) {
 			e, one := b.redis(t), ask("k", setOf(limit("m", 1, 10_000)))
