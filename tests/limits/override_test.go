@@ -441,6 +441,7 @@ func TestOverridesWithASecretNameNobody(t *testing.T) {
 	stored := rdb.HGetAll(t.Context(), "ginlimit:{overrides}").Val()
 	require.Len(t, stored, 2)
 	require.NotContains(t, fmt.Sprint(stored), "ann")
+	require.Contains(t, fmt.Sprint(stored), `{"v":1,"policy":"api","client":"#`)
 	require.Regexp(t, `^#[\w-]{43}$`, testkit.Must(l.Overrides(t.Context()))[0].Client)
 	require.NoError(t, l.Override(t.Context(), ginlimit.Override{Policy: "api", Client: "ann@example.com"}))
 	require.Equal(t, ginlimit.PerMinute(3), limitOf(t, p, "ann@example.com"))
@@ -801,4 +802,18 @@ func TestWhoWaitsGoesByAnOverride(t *testing.T) {
 		require.NoError(t, <-bob)
 		require.InDelta(t, time.Hour, time.Since(start), float64(time.Minute))
 	})
+}
+
+// TestWhoHasNoOverrideIsNotLogged: there is none for its policy, or only others' there.
+func TestWhoHasNoOverrideIsNotLogged(t *testing.T) {
+	t.Parallel()
+	var log testkit.Buffer
+	l := testkit.NewLocal(t, ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+	p := testkit.NewPolicy(t, l, "api", ginlimit.PerMinute(3))
+	other := testkit.NewPolicy(t, l, "other", ginlimit.PerMinute(3))
+	require.Equal(t, ginlimit.PerMinute(3), limitOf(t, p, "bob"))
+	require.NoError(t, l.Override(t.Context(), override("ann", ginlimit.PerMinute(9))))
+	require.Equal(t, ginlimit.PerMinute(3), limitOf(t, p, "bob"))
+	require.Equal(t, ginlimit.PerMinute(3), limitOf(t, other, "ann"))
+	require.Empty(t, log.String())
 }
