@@ -36,7 +36,7 @@ func WithPrefix(s string) Option {
 	}
 }
 
-// WithKeySecret reports clients' keys as HMACs. The secret has to be that of [ginlimit.WithKeySecret], at least 16
+// WithKeySecret reports clients' keys as HMACs. It takes the secret of [ginlimit.WithKeySecret], at least 16
 // bytes: then a client is known by the same text as in the limiter's keys.
 func WithKeySecret(secret []byte) Option {
 	secret = slices.Clone(secret)

@@ -14,7 +14,9 @@ import (
 func BenchmarkFind(b *testing.B) {
 	for _, n := range []int{0, 1000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			o := New(Config[string]{Store: new(Local), Limits: func(text string) (string, error) { return text, nil }, Changed: func() {}})
+			o := New(Config[string]{
+				Store: new(Local), Changed: func() {}, Limits: func(text string) (string, error) { return text, nil },
+			})
 			for i := range n {
 				change := Override{Policy: "api", Client: fmt.Sprint("customer-", i), Limits: "1/m",
 					Until: time.Now().Add(time.Hour).UnixMilli()}.Change(false)

@@ -35,7 +35,7 @@ func (o Override) Change(ends bool) wire.OverrideChange {
 	return c
 }
 
-// version is that of the texts that this package writes, and the newest that it reads.
+// version is the version of the texts that this package writes, and the newest that it reads.
 const version = 1
 
 // ErrUnreadable says that a text of a store cannot be read.
@@ -62,7 +62,7 @@ func unmarshal(text string, of *int, v any) error {
 	return nil
 }
 
-// limits are those of an override, where its policy and client are known.
+// limits are what an override sets, where its policy and client are known.
 type limits[L any] struct {
 	limits L
 	until  time.Time
@@ -80,7 +80,7 @@ type ofPolicy[L any] struct {
 	clients map[string]limits[L]
 }
 
-// Find returns the limits that replace a client's: its own override, else that of all clients.
+// Find returns the limits that replace a client's: its own override, else the one for all clients.
 func (o *Operation[L]) Find(policy, client string) (found L, ok bool) {
 	if !o.used.Load() {
 		o.use()
