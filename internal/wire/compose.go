@@ -74,7 +74,7 @@ func compose(token string, number int) string {
 	begin := part("prelude") + constants()
 	switch number {
 	case BanOrSlots:
-		return begin + found + part("slots") + part("guards")
+		return begin + found + "local guarded = true\n" + part("fast/several") + part("slots") + part("guards")
 	case Report:
 		return begin + part("slots") + part("report")
 	case Lease:

@@ -11,7 +11,7 @@
 -- State: see script.lua, kind/fixed.lua, guards.lua and slots.lua, which say why expiry loses
 -- nothing.
 
-if #KEYS > 1 and ARGV[1] == 'take' then
+if (guarded or #KEYS > 1) and ARGV[1] == 'take' then
   local n, charges, plain = ARGV[2] + 0, ARGV[3] + 0, true
   local values, levels, taken = {0, 0, 0}, {0, 0, 0}, {0, 0, 0} -- taken: units of one charge
   local k, at, ban, slots, used = #KEYS, nil, nil, 0, guarded and {0, 0, 0}
@@ -114,6 +114,7 @@ if #KEYS > 1 and ARGV[1] == 'take' then
     end
     if k < 3 then levels[3] = nil end
     if k < 2 then levels[2] = nil end
+    if k < 1 then levels[1] = nil end
     if ban then levels[k + 1], levels[k + 2] = 0, 0 end
     for j = 1, slots do
       local of = at + 4 * j + 1
