@@ -64,6 +64,7 @@ type record struct {
 	version  int64     // of the state to report
 	reported int64     // version that Redis has
 	listed   bool      // in the shard's changes
+	carrier  int64     // an attempt that was to report the state to Redis, instead of a report; 0 is none
 	due      time.Time // when to report again
 	failed   bool      // its report failed; it waits until due
 	doubt    bool      // an attempt or a report may still arrive late
@@ -80,6 +81,31 @@ func (r *record) slots() int { return r.held + len(r.granted) }
 
 // changed reports whether there is something to report.
 func (r *record) changed() bool { return r.version > r.reported }
+
+// carry reports whether an attempt that has not ended reports the state, so that no report need. After one that has
+// ended and did not, none is trusted until the state is reported.
+func (r *record) carry() bool {
+	n := len(r.pending)
+	if n == 0 || r.pending[n-1].version != r.version || r.carrier != 0 && r.find(r.carrier) < 0 {
+		return false
+	}
+	r.carrier = r.pending[n-1].number
+	return true
+}
+
+// carried reports whether an attempt is trusted to report the state.
+func (r *record) carried() bool {
+	i := -1
+	if r.carrier != 0 {
+		i = r.find(r.carrier)
+	}
+	return i >= 0 && r.pending[i].version == r.version
+}
+
+// find returns the place of an attempt that has not ended, or -1.
+func (r *record) find(number int64) int {
+	return slices.IndexFunc(r.pending, func(a attempt) bool { return a.number == number })
+}
 
 // New returns counts without requests. If report is nil, nothing is reported.
 func New(report Report) *Counts {
@@ -134,7 +160,10 @@ func (c *Counts) keepLocked(s *shard, key []byte, r *record) bool {
 		delete(s.keys, string(key))
 		return false
 	}
-	if r.changed() && !r.listed && !r.failed {
+	if !r.changed() {
+		r.carrier = 0
+	}
+	if r.changed() && !r.listed && !r.failed && !r.carried() {
 		if len(s.changes) > 2*len(s.keys)+minChanges { // mostly forgotten keys
 			s.changes = slices.DeleteFunc(s.changes,
 				func(key string) bool { return s.keys[key] == nil || !s.keys[key].listed })
@@ -204,7 +233,7 @@ func (c *Counts) Try(key []byte, number int64, sent bool, f func(held int64) boo
 func (c *Counts) markChanged(r *record) { r.version = c.versions.Add(1) }
 
 func (c *Counts) end(r *record, number int64, outcome Outcome) {
-	i := slices.IndexFunc(r.pending, func(a attempt) bool { return a.number == number })
+	i := r.find(number)
 	if i < 0 {
 		return
 	}

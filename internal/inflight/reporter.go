@@ -29,6 +29,7 @@ type reporter struct {
 	renewed      time.Time // the last renewAll
 	changesFrom  int       // the first shard for changes
 	renewalsFrom int       // the first shard for renewals
+	carried      bool      // attempts report changes; the next scan looks whether they have
 
 	ctx        context.Context // ends the goroutine
 	stop       context.CancelFunc
@@ -84,7 +85,7 @@ func (c *Counts) run() {
 				return
 			}
 			continue
-		case c.quiet():
+		case !r.carried && c.quiet():
 			if r.running.Store(false); c.quiet() || !r.running.CompareAndSwap(false, true) {
 				return
 			}

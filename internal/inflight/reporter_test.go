@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit/internal/bucket"
 )
 
 // TestSlotsAreRenewed while they are held, and no goroutine is left once none is.
@@ -287,5 +289,63 @@ func TestAloneNobodyIsTold(t *testing.T) {
 		c.Release(key, 1)
 		require.Zero(t, remembered(c))
 		c.Close(t.Context())
+	})
+}
+
+// TestAnAttemptReportsARelease that comes before it, instead of a report: unless it is denied, which Redis does not
+// write, takes longer than a tick, or is in flight at the end.
+func TestAnAttemptReportsARelease(t *testing.T) {
+	run := func(name string, f func(c *Counts, number int64, redis *reports)) {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				redis := reports{takes: time.Millisecond}
+				c := New(redis.report)
+				c.End(key, c.Begin(key).Number, Granted)
+				c.End([]byte("other"), c.Begin([]byte("other")).Number, Granted)
+				c.Release([]byte("other"), 2)
+				synctest.Wait() // the reporter is busy
+				c.Release(key, 1)
+				a := c.Begin(key)
+				require.Equal(t, bucket.Attempt{Number: 3, Ended: 1}, a)
+				time.Sleep(2 * redis.takes)
+				require.Equal(t, []string{"other ended 2 held 0 doubt false"}, redis.says())
+				f(c, a.Number, &redis)
+				c.Close(context.Background())
+				synctest.Wait()
+				require.Empty(t, redis.says())
+			})
+		})
+	}
+	run("granted", func(c *Counts, number int64, redis *reports) {
+		c.End(key, number, Granted)
+		time.Sleep(Renewal / 2)
+		require.Empty(t, redis.says())
+		c.Release(key, number)
+		time.Sleep(2 * redis.takes)
+		require.Equal(t, []string{"k ended 3 held 0 doubt false"}, redis.says())
+	})
+	run("denied", func(c *Counts, number int64, redis *reports) {
+		next := c.Begin(key).Number // which is not trusted any more
+		c.End(key, number, Denied)
+		time.Sleep(2 * redis.takes)
+		require.Equal(t, []string{"k ended 3 held 0 doubt false"}, redis.says())
+		c.End(key, next, Denied)
+	})
+	run("another release", func(c *Counts, number int64, redis *reports) {
+		c.End(key, number, Granted)
+		next := c.Begin(key).Number
+		c.Release(key, number)
+		time.Sleep(2 * redis.takes)
+		require.Equal(t, []string{"k ended 3 held 0 doubt false"}, redis.says())
+		c.End(key, next, Denied)
+	})
+	run("late", func(c *Counts, number int64, redis *reports) {
+		time.Sleep(2 * tick)
+		require.Equal(t, []string{"k ended 1 held 0 doubt false"}, redis.says())
+		c.End(key, number, Denied)
+	})
+	run("closed", func(c *Counts, _ int64, redis *reports) {
+		c.Close(context.Background())
+		require.Equal(t, []string{"k ended 1 held 0 doubt false"}, redis.says())
 	})
 }

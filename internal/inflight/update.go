@@ -19,8 +19,8 @@ func (r *record) update(key string) Update {
 	return Update{key, r.ended, int64(r.held), r.doubt, r.version}
 }
 
-// changes appends the changed keys' updates, up to limit updates. Each call begins with the next
-// shard.
+// changes appends the changed keys' updates, up to limit updates, except for those that attempts report. Each call
+// begins with the next shard.
 func (c *Counts) changes(updates []Update, limit int) []Update {
 	for range c.shards {
 		s := &c.shards[c.reporter.changesFrom%shards]
@@ -28,7 +28,11 @@ func (c *Counts) changes(updates []Update, limit int) []Update {
 		n := min(len(s.changes), limit-len(updates))
 		for _, key := range s.changes[:n] {
 			if r := s.keys[key]; r != nil && r.listed {
-				if r.listed = false; r.changed() {
+				switch r.listed = false; {
+				case !r.changed():
+				case r.carry():
+					c.reporter.carried = true
+				default:
 					updates = append(updates, r.update(key))
 				}
 			}
@@ -43,8 +47,9 @@ func (c *Counts) changes(updates []Update, limit int) []Update {
 	return updates
 }
 
-// renewals returns the updates that are due again, up to limit.
+// renewals returns the updates that are due again, and those that attempts have not reported yet, up to limit.
 func (c *Counts) renewals(now time.Time, limit int) (updates []Update) {
+	c.reporter.carried = false
 	for range c.shards {
 		s := &c.shards[c.reporter.renewalsFrom%shards]
 		s.mu.Lock()
@@ -53,7 +58,8 @@ func (c *Counts) renewals(now time.Time, limit int) (updates []Update) {
 				r.doubt = false
 				c.keepLocked(s, []byte(key), r)
 			}
-			if len(updates) < limit && (r.slots() > 0 || r.failed) && !r.due.After(now) {
+			due := (r.slots() > 0 || r.failed) && !r.due.After(now) || r.carrier != 0 && r.changed()
+			if len(updates) < limit && due {
 				updates = append(updates, r.update(key))
 			}
 		}
@@ -78,16 +84,16 @@ func (c *Counts) renewAll() {
 	}
 }
 
-// listFailed adds failed reports to the changes.
+// listFailed adds failed reports to the changes, and those that were left to attempts.
 func (c *Counts) listFailed() {
 	for i := range c.shards {
 		s := &c.shards[i]
 		s.mu.Lock()
 		for key, r := range s.keys {
-			if r.failed && r.changed() && !r.listed {
+			if r.changed() && !r.listed {
 				r.listed, s.changes = true, append(s.changes, key)
 			}
-			r.failed = false
+			r.failed, r.carrier = false, -1 // which no attempt has
 		}
 		s.mu.Unlock()
 	}
