@@ -20,30 +20,6 @@ func banning(client string, d time.Duration) engine.Ask {
 	return one
 }
 
-// TestADenialBansTheClient, and this process knows of the ban until it ends.
-func TestADenialBansTheClient(t *testing.T) {
-	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
-		one, two := banning("one", time.Hour), banning("two", 2*time.Hour)
-		take(t, e, 10, one)
-		require.Zero(t, e.Stats().Bans)
-		a := take(t, e, 1, one)
-		require.Equal(t, time.Hour, a.RetryAfter)
-		require.Equal(t, 1, e.Stats().Bans)
-		take(t, e, 10, two)
-		take(t, e, 1, two)
-		require.Equal(t, 2, e.Stats().Bans)
-		time.Sleep(time.Hour - ms)
-		require.Equal(t, 2, e.Stats().Bans)
-		require.False(t, take(t, e, 1, one).Allowed)
-		time.Sleep(ms)
-		require.Equal(t, 1, e.Stats().Bans)
-		require.True(t, take(t, e, 1, one).Allowed)
-		require.Equal(t, time.Hour, take(t, e, 1, two).RetryAfter)
-		time.Sleep(time.Hour)
-		require.Zero(t, e.Stats().Bans)
-	})
-}
-
 // TestADenialWithoutABanEndsTheBanThatWasKnown: somebody else has ended it.
 func TestADenialWithoutABanEndsTheBanThatWasKnown(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
@@ -143,7 +119,7 @@ func TestNobodyIsBannedUnlessTheAskSaysSo(t *testing.T) {
 	}
 }
 
-// TestDecisionsOnLimitsAloneLeaveTheBanThatIsKnown, allowed and denied.
+// TestDecisionsOnLimitsAloneLeaveTheBanThatIsKnown, allowed and denied, and so do a refund and a block.
 func TestDecisionsOnLimitsAloneLeaveTheBanThatIsKnown(t *testing.T) {
 	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
 		one := banning("k", time.Hour)
@@ -157,7 +133,11 @@ func TestDecisionsOnLimitsAloneLeaveTheBanThatIsKnown(t *testing.T) {
 				take(t, e, 10, another)
 				require.Equal(t, 1, e.Stats().Bans)
 			}
+			require.NoError(t, e.Refund(t.Context(), 10, &one))
+			require.NoError(t, e.Block(t.Context(), time.Minute, &one))
+			require.Equal(t, 1, e.Stats().Bans)
 		}
+		require.Equal(t, 50*time.Minute, take(t, e, 1, one).RetryAfter)
 	})
 }
 

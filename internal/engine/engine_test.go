@@ -14,12 +14,10 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	"github.com/ginlimit/ginlimit/internal/bucket"
 	"github.com/ginlimit/ginlimit/internal/clientkey"
 	"github.com/ginlimit/ginlimit/internal/dispatch"
 	"github.com/ginlimit/ginlimit/internal/engine"
 	"github.com/ginlimit/ginlimit/internal/redisstore"
-	"github.com/ginlimit/ginlimit/internal/rules"
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
@@ -285,20 +283,6 @@ func TestAnAnswerThatIsLateIsNobodyElses(t *testing.T) {
 		require.Equal(t, 40*ms, time.Since(start))
 		require.True(t, a.Allowed)
 		require.EqualValues(t, 6, a.Remaining)
-	})
-}
-
-// TestScopesSayWhatIsTaken: tokens, whether the client is banned too, or a slot too.
-func TestScopesSayWhatIsTaken(t *testing.T) {
-	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
-		one := ask("k", setOf(perHour(10), bucket.NewBan(60_000, 60_000), bucket.NewSlots(1)))
-		tokens := scoped(one, rules.Tokens)
-		take(t, e, 8, tokens)
-		require.Equal(t, time.Minute*6, take(t, e, 3, tokens).RetryAfter)
-		for scope, denied := range map[rules.Scope]bool{rules.Limits: false, rules.Tokens: true, rules.All: true} {
-			require.Equal(t, denied, !take(t, e, 1, scoped(one, scope)).Allowed, scope)
-		}
-		require.Zero(t, e.Stats().Slots)
 	})
 }
 

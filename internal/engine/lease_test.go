@@ -7,7 +7,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
-	"github.com/ginlimit/ginlimit/internal/calendar"
 	"github.com/ginlimit/ginlimit/internal/engine"
 	"github.com/ginlimit/ginlimit/internal/rules"
 	"github.com/ginlimit/ginlimit/internal/testkit"
@@ -73,27 +72,18 @@ func TestALeaseServesWithoutRedis(t *testing.T) {
 	})
 }
 
-// TestLeasesServeOnlyWhatTakesTokensForGood of limits of one kind.
+// TestLeasesServeOnlyWhatTakesTokensForGood of limits that may be leased, of which rules.TestMayLease has all.
 func TestLeasesServeOnlyWhatTakesTokensForGood(t *testing.T) {
 	window, _ := bucket.New(bucket.FixedWindow, "w", 1000, 1000, 3_600_000)
-	sliding, _ := bucket.New(bucket.SlidingWindow, "s", 1000, 1000, 3_600_000)
-	mixed := setOf(limit("m", 1000, 60_000))
-	require.True(t, mixed.AddCalendar(calendar.Rule{Unit: calendar.Day, Zone: time.UTC}, 1000))
 	yes, windows, no := "ssssl", "sssls", "sssss"
 	for name, row := range map[string]struct {
 		set  *rules.Set
 		want string
 	}{
-		"a token bucket":           {setOf(limit("m", 1000, 60_000)), yes},
-		"token buckets":            {setOf(limit("m", 1000, 60_000), perHour(2000)), yes},
-		"a small one":              {setOf(limit("m", 7, 60_000)), no},
-		"a window":                 {setOf(window), windows},
-		"a sliding window":         {setOf(sliding), no},
-		"a window beside others":   {setOf(limit("m", 1000, 60_000), window), no},
-		"a calendar beside others": {mixed, no},
-		"a calendar alone":         {daily(1_000_000), windows},
-		"a ban":                    {setOf(limit("m", 1000, 60_000), bucket.NewBan(1000, 1000)), no},
-		"slots":                    {setOf(limit("m", 1000, 60_000), bucket.NewSlots(9)), no},
+		"token buckets":    {setOf(limit("m", 1000, 60_000), perHour(2000)), yes},
+		"a window":         {setOf(window), windows},
+		"a calendar alone": {daily(1_000_000), windows},
+		"slots":            {setOf(limit("m", 1000, 60_000), bucket.NewSlots(9)), no},
 	} {
 		inBubbleRun(t, name, func(t *testing.T, b *bench) {
 			require.Equal(t, row.want, sources(t, b.redis(t), 5, lent("k", row.set, time.Minute)))
@@ -116,20 +106,6 @@ func TestLeasesServeOnlyWhatTakesTokensForGood(t *testing.T) {
 	})
 	t.Run("in the process", func(t *testing.T) {
 		inBubble(t, func(t *testing.T, b *bench) { require.Equal(t, no, sources(t, local(t), 5, leasing("k"))) })
-	})
-}
-
-// TestWhatIsTakenAheadIsNoOtherAnswer: the caller sees what it would have seen alone.
-func TestWhatIsTakenAheadIsNoOtherAnswer(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *bench) {
-		e, one := b.redis(t), leasing("k")
-		require.Equal(t, "ssssl", sources(t, e, 5, one))
-		a := take(t, e, 1, one) // and 3 ahead
-		require.Equal(t, engine.FromStore, a.Source)
-		require.EqualValues(t, 1, a.Granted)
-		require.EqualValues(t, leaseBurst-6, a.Remaining)
-		require.Equal(t, 9*time.Second, a.ResetAfter, "until what is taken ahead has flowed back too")
-		require.EqualValues(t, leaseBurst-9, left(t, b.redis(t), one))
 	})
 }
 
@@ -164,19 +140,6 @@ func TestALookSaysWhatALeaseAdmits(t *testing.T) {
 	})
 }
 
-// TestWhoIsContentWithFewerTokensGetsThoseOfRedisAndOfTheLease, all that there are.
-func TestWhoIsContentWithFewerTokensGetsThoseOfRedisAndOfTheLease(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *bench) {
-		e, other, one := b.redis(t), b.redis(t), leasing("k")
-		require.Equal(t, "ssssls", sources(t, e, 6, one)) // and 3 ahead
-		take(t, other, leaseBurst-9-2, one)
-		var answer engine.Answer
-		require.NoError(t, takeUpTo(t.Context(), e, 10, &one, &answer))
-		require.EqualValues(t, 2+3, answer.Granted)
-		require.Zero(t, e.Stats().Leases)
-	})
-}
-
 // TestALostRedisEndsLeases, unless it is well and refuses the call.
 func TestALostRedisEndsLeases(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
@@ -195,35 +158,6 @@ func TestALostRedisEndsLeases(t *testing.T) {
 		require.ErrorIs(t, takeN(t.Context(), e, 1, asks, answers), engine.ErrUnavailable)
 		b.Cut.Store(false)
 		require.Equal(t, "sl", sources(t, e, 2, one), "they are held for longer")
-	})
-}
-
-// TestACallThatFailedKeepsNobodyFromTakingAhead.
-func TestACallThatFailedKeepsNobodyFromTakingAhead(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *bench) {
-		e, one := b.redis(t), leasing("k")
-		require.Equal(t, "ssssl", sources(t, e, 5, one))
-		b.Cut.Store(true)
-		require.Error(t, takeN(t.Context(), e, 1, []engine.Ask{one}, make([]engine.Answer, 1)))
-		b.Cut.Store(false)
-		require.Equal(t, "sllll", sources(t, e, 5, one))
-	})
-}
-
-// TestDeniedCallersUseWhatIsHeldForLonger: another process has taken all tokens, but those that this
-// process took ahead before.
-func TestDeniedCallersUseWhatIsHeldForLonger(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *bench) {
-		e, other, one := b.redis(t), b.redis(t), leasing("k")
-		sources(t, e, 10, one) // and 7 ahead
-		take(t, other, leaseBurst-17, one)
-		time.Sleep(one.Set.Life() * 15 / 16) // they are used no more, but can be held for longer
-		take(t, other, int64(left(t, other, one)), one)
-		require.Zero(t, left(t, other, one))
-		sent := b.Sent.Load()
-		require.Equal(t, "lllllll", sources(t, e, 7, one))
-		require.Equal(t, sent+1, b.Sent.Load(), "to hold them for longer")
-		require.False(t, take(t, e, 1, one).Allowed)
 	})
 }
 
@@ -268,21 +202,6 @@ func TestShortCallsHoldDenials(t *testing.T) {
 		require.Equal(t, sent, b.Sent.Load())
 		time.Sleep(time.Until(start.Add(hold)))
 		require.True(t, take(t, e, 1, one).Allowed)
-	})
-}
-
-// TestCloseGivesLeasedTokensBack.
-func TestCloseGivesLeasedTokensBack(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *bench) {
-		e := b.redis(t)
-		for _, client := range []string{"one", "two"} {
-			require.Equal(t, "sssslsllls", sources(t, e, 10, leasing(client)))
-		}
-		other := b.redis(t)
-		require.EqualValues(t, leaseBurst-17, left(t, other, leasing("one")))
-		e.Close()
-		require.EqualValues(t, leaseBurst-10, left(t, other, leasing("one")))
-		require.EqualValues(t, leaseBurst-10, left(t, other, leasing("two")))
 	})
 }
 

@@ -183,22 +183,6 @@ func inFlight(t *testing.T, b *bench, e *engine.Engine, ctx context.Context, one
 	return goes(func() error { return takeN(ctx, e, 1, []engine.Ask{one}, make([]engine.Answer, 1)) })
 }
 
-// TestACallerThatLeavesLosesNothing of what its call takes ahead.
-func TestACallerThatLeavesLosesNothing(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *bench) {
-		e, one := b.redis(t), leasing("k")
-		ctx, cancel := context.WithCancel(t.Context())
-		done := inFlight(t, b, e, ctx, one)
-		cancel()
-		require.ErrorIs(t, <-done, context.Canceled)
-		require.Zero(t, e.Stats().Leases)
-		time.Sleep(timeout)
-		b.Delay.Store(0)
-		require.Equal(t, 1, e.Stats().Leases)
-		require.Equal(t, "llls", sources(t, e, 4, one))
-	})
-}
-
 // TestCallersOfAKeyWaitForTheCallInFlight and use the tokens that it takes ahead. Who gets none
 // makes a call, and waits for no other.
 func TestCallersOfAKeyWaitForTheCallInFlight(t *testing.T) {

@@ -218,39 +218,6 @@ func TestAnOutageChangesNoCount(t *testing.T) {
 	})
 }
 
-// TestAnEngineThatClosesSoonLeavesNoSlot, and sends no more.
-func TestAnEngineThatClosesSoonLeavesNoSlot(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *bench) {
-		e, _ := b.counting(t, "test")
-		decides(t, e)
-		require.Contains(t, b.Mini.Keys(), "test:{replicas}:slots")
-		e.Close()
-		require.NotContains(t, b.Mini.Keys(), "test:{replicas}:slots")
-		sent := b.Sent.Load()
-		time.Sleep(time.Minute)
-		require.Equal(t, sent, b.Sent.Load())
-	})
-}
-
-// TestLostCountsHeal: an engine is counted once, whether Redis has its slots' calls or not.
-func TestLostCountsHeal(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *bench) {
-		one, _ := b.counting(t, "test")
-		two, _ := b.counting(t, "test")
-		decides(t, one)
-		decides(t, two)
-		for range 10 {
-			b.CutAfter.Store(true)
-			time.Sleep(replicaRenewal)
-			b.CutAfter.Store(false)
-			time.Sleep(4 * replicaRenewal) // the breaker may have to close
-			synctest.Wait()
-			require.Equal(t, 2, one.Stats().Replicas)
-			require.Equal(t, 2, two.Stats().Replicas)
-		}
-	})
-}
-
 // TestAKnownNumberIsNotCounted, nor are engines without Redis.
 func TestAKnownNumberIsNotCounted(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {

@@ -3,7 +3,6 @@ package engine_test
 import (
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -24,98 +23,6 @@ func settling(client string, set *rules.Set) engine.Ask {
 func settle(t *testing.T, e *engine.Engine, actual int64, charges ...engine.Charge) []error {
 	t.Helper()
 	return e.Settle(t.Context(), slices.Repeat([]int64{actual}, len(charges)), charges)
-}
-
-// TestSettleMakesAChargeOneOfSoManyTokens: more are charged into debt, what flows back meanwhile is
-// not given back again.
-func TestSettleMakesAChargeOneOfSoManyTokens(t *testing.T) {
-	for name, row := range map[string]struct {
-		actual int64
-		after  time.Duration
-		left   int64
-	}{
-		"nothing":                     {0, 0, 9},
-		"less":                        {1, 0, 8},
-		"as many":                     {4, 0, 5},
-		"one more":                    {5, 0, 4},
-		"more":                        {6, 0, 3},
-		"more than there are":         {15, 0, 0},
-		"some have flowed back":       {0, 12 * time.Second, 10},
-		"all but one have":            {3, 19 * time.Second, 8 + 1},
-		"all have flowed back before": {0, 31 * time.Second, 10},
-	} {
-		t.Run(name, func(t *testing.T) {
-			onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
-				one := settling("k", setOf(perMinute(10), perHour(1000)))
-				take(t, e, 1, one)
-				a := take(t, e, 4, one)
-				time.Sleep(row.after)
-				require.Empty(t, settle(t, e, row.actual, a.Charge(&one)))
-				require.Equal(t, row.left, left(t, e, one))
-			})
-		})
-	}
-}
-
-// TestDebtOfASettleLasts as long as its tokens take to come back.
-func TestDebtOfASettleLasts(t *testing.T) {
-	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
-		one := settling("k", setOf(perMinute(10)))
-		a := take(t, e, 4, one)
-		require.Empty(t, settle(t, e, 15, a.Charge(&one)))
-		require.Equal(t, 36*time.Second, take(t, e, 1, one).RetryAfter)
-	})
-}
-
-// TestALaterChargeSettledFirstLeavesLessOfTheEarlierOne: the record of what was given back says so.
-func TestALaterChargeSettledFirstLeavesLessOfTheEarlierOne(t *testing.T) {
-	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
-		one := settling("k", setOf(perMinute(10)))
-		first, second := take(t, e, 4, one), take(t, e, 4, one)
-		time.Sleep(24 * time.Second) // in which what the first took flows back
-		require.Empty(t, settle(t, e, 0, second.Charge(&one)))
-		require.EqualValues(t, 10, left(t, e, one))
-		take(t, e, 5, one)
-		require.Empty(t, settle(t, e, 0, first.Charge(&one)))
-		require.EqualValues(t, 5, left(t, e, one), "nothing was left of it")
-	})
-}
-
-// TestAResetEndsWhatMayBeSettled, of the charges before it.
-func TestAResetEndsWhatMayBeSettled(t *testing.T) {
-	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
-		one := settling("k", setOf(perMinute(10)))
-		old := take(t, e, 4, one)
-		time.Sleep(100 * ms)
-		require.NoError(t, e.Reset(t.Context(), &one))
-		time.Sleep(2*timeout + ms) // then the reset was before, even if what is given back is late
-		young := take(t, e, 4, one)
-		require.Empty(t, settle(t, e, 0, old.Charge(&one)))
-		require.EqualValues(t, 6, left(t, e, one))
-		require.Empty(t, settle(t, e, 0, young.Charge(&one)))
-		require.EqualValues(t, 10, left(t, e, one))
-	})
-}
-
-// TestWindowsAreSettledByTheirMarks.
-func TestWindowsAreSettledByTheirMarks(t *testing.T) {
-	for name, kind := range map[string]bucket.Kind{"fixed": bucket.FixedWindow, "sliding": bucket.SlidingWindow} {
-		t.Run(name, func(t *testing.T) {
-			onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
-				b, _ := bucket.New(kind, name, 10, 10, 60_000)
-				one := settling("k", setOf(b))
-				first := take(t, e, 4, one)
-				time.Sleep(30 * time.Second)
-				second := take(t, e, 3, one)
-				require.Empty(t, settle(t, e, 1, second.Charge(&one)))
-				require.EqualValues(t, 5, left(t, e, one))
-				time.Sleep(30 * time.Second)
-				require.Empty(t, settle(t, e, 0, first.Charge(&one)))
-				want := map[string]int64{"fixed": 10, "sliding": 9}
-				require.Equal(t, want[name], left(t, e, one), "its tokens are back already")
-			})
-		})
-	}
 }
 
 // TestAWindowThatMayBeOverGetsNothingBack: Redis' clock may be faster, this process' own is not.
@@ -223,43 +130,5 @@ func TestASettleEndsNoLease(t *testing.T) {
 		require.NoError(t, e.Refund(t.Context(), 1, &one))
 		require.Equal(t, 1, e.Stats().Leases)
 		require.Equal(t, "l", sources(t, e, 1, one))
-	})
-}
-
-// TestWhatThisProcessTookInAnOutageIsSettledHere.
-func TestWhatThisProcessTookInAnOutageIsSettledHere(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *bench) {
-		e := b.replica(t)
-		b.outage(t, e)
-		one := settling("k", setOf(perMinute(20), bucket.NewBan(60_000, 60_000)))
-		one.Failure = engine.FailLocal
-		a := take(t, e, 4, one)
-		require.EqualValues(t, 6, a.Remaining)
-		require.Empty(t, settle(t, e, 1, a.Charge(&one)))
-		require.EqualValues(t, 9, left(t, e, one))
-		a = take(t, e, 4, one)
-		require.Empty(t, settle(t, e, 6, a.Charge(&one)))
-		require.EqualValues(t, 3, left(t, e, one))
-		a = take(t, e, 3, one)
-		charge := a.Charge(&one)
-		waiting := one
-		waiting.Settles = false
-		done := goes(func() error { return waitN(t.Context(), e, 1, &waiting, new(engine.Answer)) })
-		require.Empty(t, settle(t, e, 0, charge))
-		synctest.Wait()
-		require.NoError(t, <-done)
-		require.EqualValues(t, 2, left(t, e, one))
-
-		a = take(t, e, 2, one)
-		time.Sleep(100 * ms)
-		require.ErrorIs(t, e.Reset(t.Context(), &one), engine.ErrUnavailable)
-		take(t, e, 5, one)
-		require.Empty(t, settle(t, e, 0, a.Charge(&one)))
-		require.EqualValues(t, 5, left(t, e, one), "a reset was in between")
-
-		require.ErrorIs(t, e.Reset(t.Context(), &one), engine.ErrUnavailable)
-		a = take(t, e, 4, one)
-		require.Empty(t, settle(t, e, 0, a.Charge(&one)))
-		require.EqualValues(t, 10, left(t, e, one), "the reset was before")
 	})
 }

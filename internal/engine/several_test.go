@@ -33,47 +33,6 @@ func outcomes(answers []engine.Answer) (all []outcome) {
 	return all
 }
 
-// TestTakeTakesOfEveryAskOrOfNone, in one script, one after another, and in the process.
-func TestTakeTakesOfEveryAskOrOfNone(t *testing.T) {
-	onEveryStore(t, func(t *testing.T, b *bench, e *engine.Engine) {
-		one, two := ask("one", setOf(perMinute(20))), ask("two", setOf(perMinute(5), perHour(50)))
-		asks, answers := []engine.Ask{one, two}, make([]engine.Answer, 2)
-		require.NoError(t, takeN(t.Context(), e, 3, asks, answers))
-		require.Equal(t, rules.Verdict{
-			Allowed: true, Granted: 3, Remaining: 17, ResetAfter: 9 * time.Second,
-		}, answers[0].Verdict)
-		require.Equal(t, rules.Verdict{
-			Allowed: true, Granted: 3, Remaining: 2, ResetAfter: 36 * time.Second,
-		}, answers[1].Verdict)
-		require.Equal(t, e.Hash(&one.Subject), answers[0].Hash)
-		require.Equal(t, e.Hash(&two.Subject), answers[1].Hash)
-		require.Len(t, answers[0].Statuses, 1)
-		require.Len(t, answers[1].Statuses, 2)
-
-		require.NoError(t, takeN(t.Context(), e, 0, asks, answers))
-		for i := range answers {
-			require.True(t, answers[i].Allowed)
-			require.Zero(t, answers[i].Granted)
-		}
-		require.NoError(t, takeN(t.Context(), e, 3, asks, answers))
-		require.False(t, answers[1].Allowed)
-		require.Equal(t, 12*time.Second, answers[1].RetryAfter)
-		require.EqualValues(t, 2, answers[1].Remaining)
-		synctest.Wait()
-		require.EqualValues(t, 17, left(t, e, one))
-		require.EqualValues(t, 2, left(t, e, two))
-		require.NoError(t, takeN(t.Context(), e, 2, asks, answers))
-		require.NoError(t, takeN(t.Context(), e, 0, asks, answers))
-		require.True(t, answers[1].Allowed)
-		require.Zero(t, answers[1].RetryAfter)
-		require.NoError(t, takeN(t.Context(), e, 6, asks, answers), "more than two ever holds")
-		require.False(t, answers[1].Allowed)
-		require.Equal(t, rules.Never, answers[1].RetryAfter)
-		synctest.Wait()
-		require.EqualValues(t, 15, left(t, e, one))
-	})
-}
-
 // TestEachAskHasItsOwnNumberOfTokens, in one script, one after another, and in the process: of all Asks
 // the tokens are taken, or of none, also if an Ask wants none or more than its limit ever holds.
 func TestEachAskHasItsOwnNumberOfTokens(t *testing.T) {
@@ -355,25 +314,6 @@ func TestAnErrorOfOneAskIsNotAskedForTwice(t *testing.T) {
 	})
 }
 
-// TestSeveralAsksHaveOneTimeout, and what was taken is given back after the caller has left.
-func TestSeveralAsksHaveOneTimeout(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *bench) {
-		e := b.turns(t)
-		one, two := ask("one", setOf(perMinute(10))), ask("two", setOf(perMinute(10)))
-		three := ask("three", setOf(perMinute(10)))
-		take(t, e, 1, one)
-		b.Delay.Store(int64(timeout * 2 / 5))
-		start := time.Now()
-		asks := []engine.Ask{one, two, three}
-		require.ErrorIs(t, takeN(t.Context(), e, 2, asks, make([]engine.Answer, 3)), engine.ErrUnavailable)
-		require.Equal(t, timeout, time.Since(start))
-		time.Sleep(time.Second)
-		b.Delay.Store(0)
-		require.EqualValues(t, 9, left(t, e, one))
-		require.EqualValues(t, 10, left(t, e, two))
-	})
-}
-
 // TestACallerThatLeavesDoesNotWaitForWhatIsGivenBack; the engine goes on.
 func TestACallerThatLeavesDoesNotWaitForWhatIsGivenBack(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
@@ -425,36 +365,6 @@ func TestDenialsOfSeveralAsksAreRememberedOfThoseThatDeny(t *testing.T) {
 		}, outcomes(answers))
 		require.Zero(t, e.Stats().Denials, "as tokens were taken")
 	})
-}
-
-// TestABanIsForWhatItsOwnKeyLacks, wherever the Ask that bans stands, and what else is asked for.
-func TestABanIsForWhatItsOwnKeyLacks(t *testing.T) {
-	test := func(first bool) func(*testing.T, *bench) {
-		return func(t *testing.T, b *bench) {
-			e := b.redis(t)
-			own, other := ask("own", setOf(perHour(3), bucket.NewBan(60_000, 60_000))), ask("other", setOf(perHour(2)))
-			asks := []engine.Ask{own, other}
-			if !first {
-				asks = []engine.Ask{other, own}
-			}
-			take := func() (allowed, banned bool) {
-				answers := make([]engine.Answer, 2)
-				require.NoError(t, takeN(t.Context(), e, 1, asks, answers))
-				return answers[0].Allowed && answers[1].Allowed, answers[0].Banned || answers[1].Banned
-			}
-			for _, want := range [][2]bool{{true, false}, {true, false}, {false, false}} {
-				allowed, banned := take()
-				require.Equal(t, want, [2]bool{allowed, banned}, "what the other key lacks bans nobody")
-			}
-			require.NoError(t, e.Reset(t.Context(), &other))
-			for _, want := range [][2]bool{{true, false}, {false, true}} {
-				allowed, banned := take()
-				require.Equal(t, want, [2]bool{allowed, banned}, "what it lacks itself does")
-			}
-		}
-	}
-	t.Run("first", func(t *testing.T) { inBubble(t, test(true)) })
-	t.Run("last", func(t *testing.T) { inBubble(t, test(false)) })
 }
 
 // sharing returns an Ask of a tenant that shares tokens per minute.

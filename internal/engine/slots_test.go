@@ -30,71 +30,6 @@ func release(e *engine.Engine, ask engine.Ask, answer engine.Answer) {
 // noSlot is the verdict if there is no slot.
 var noSlot = rules.Verdict{Resource: 1, RetryAfter: time.Second, ResetAfter: time.Second}
 
-// TestASlotIsHeldUntilItIsReleased.
-func TestASlotIsHeldUntilItIsReleased(t *testing.T) {
-	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
-		one := acquiring("k", 2)
-		first, second := take(t, e, 1, one), take(t, e, 1, one)
-		require.True(t, first.HasSlot())
-		require.True(t, second.HasSlot())
-		require.Equal(t, 2, e.Stats().Slots)
-		for range 2 { // the second time from the cache, if there is one
-			a := take(t, e, 1, one)
-			require.Equal(t, noSlot, a.Verdict)
-			require.False(t, a.HasSlot())
-			require.Equal(t, e.Hash(&one.Subject), a.Hash)
-			release(e, one, a) // nothing
-		}
-		tokens := scoped(one, rules.Tokens)
-		a := take(t, e, 1, tokens)
-		require.True(t, a.Allowed)
-		require.False(t, a.HasSlot())
-		require.Equal(t, 2, e.Stats().Slots)
-		release(e, one, first)
-		require.Equal(t, 1, e.Stats().Slots)
-		require.True(t, take(t, e, 1, one).Allowed)
-		require.EqualValues(t, 1000-4, left(t, e, one))
-	})
-}
-
-// TestALookTakesNoSlot, and sees those that are held.
-func TestALookTakesNoSlot(t *testing.T) {
-	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
-		one := acquiring("k", 1)
-		tokens := scoped(one, rules.Tokens)
-		take(t, e, 5, tokens)
-		asks, answers := []engine.Ask{one}, make([]engine.Answer, 1)
-		for range 2 {
-			require.NoError(t, e.Peek(t.Context(), asks, answers))
-			require.True(t, answers[0].Allowed)
-			require.EqualValues(t, 995, answers[0].Statuses[0].Remaining)
-			require.False(t, answers[0].HasSlot())
-			require.True(t, take(t, e, 0, one).Allowed)
-		}
-		require.Zero(t, e.Stats().Slots)
-		take(t, e, 1, one)
-		require.NoError(t, e.Peek(t.Context(), asks, answers))
-		require.Equal(t, noSlot, answers[0].Verdict)
-	})
-}
-
-// TestASlotOfAnAnswerThatWasLostIsFree when Redis hears of it, though it has granted the slot.
-func TestASlotOfAnAnswerThatWasLostIsFree(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *bench) {
-		e, other := b.redis(t), b.redis(t)
-		one := acquiring("k", 1)
-		b.CutAfter.Store(true)
-		asks, answers := []engine.Ask{one}, make([]engine.Answer, 1)
-		require.ErrorIs(t, takeN(t.Context(), e, 1, asks, answers), engine.ErrUnavailable)
-		require.False(t, answers[0].HasSlot())
-		require.Zero(t, e.Stats().Slots)
-		b.CutAfter.Store(false)
-		time.Sleep(time.Second)
-		a := take(t, other, 1, one)
-		require.True(t, a.HasSlot())
-	})
-}
-
 // TestCloseReportsASlotThatACallInFlightHasLost, as it waits for that call.
 func TestCloseReportsASlotThatACallInFlightHasLost(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
@@ -107,41 +42,6 @@ func TestCloseReportsASlotThatACallInFlightHasLost(t *testing.T) {
 		e.Close()
 		require.ErrorIs(t, <-done, engine.ErrUnavailable)
 		require.True(t, take(t, other, 1, one).Allowed)
-	})
-}
-
-// TestSlotsNeedNoLimits, and where there are none nobody has one.
-func TestSlotsNeedNoLimits(t *testing.T) {
-	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
-		one := ask("slots", setOf(bucket.NewSlots(1)))
-		a := take(t, e, 1, one)
-		require.True(t, a.HasSlot())
-		require.False(t, take(t, e, 1, one).Allowed)
-		none := ask("none", setOf(perMinute(10)))
-		a = take(t, e, 1, none)
-		require.False(t, a.HasSlot())
-		require.Equal(t, 1, e.Stats().Slots)
-	})
-}
-
-// TestASlotThatIsReleasedIsFreeForOtherProcesses at once, and when the process closes.
-func TestASlotThatIsReleasedIsFreeForOtherProcesses(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *bench) {
-		e, other := b.redis(t), b.redis(t)
-		one := acquiring("k", 1)
-		a := take(t, e, 1, one)
-		require.False(t, take(t, other, 1, one).Allowed)
-		release(e, one, a)
-		a = take(t, other, 1, one)
-		require.True(t, a.HasSlot())
-		b.Delay.Store(int64(20 * ms))
-		charge := a.Charge(&one)
-		other.Release(&charge)
-		start := time.Now()
-		other.Close()
-		require.Equal(t, 20*ms, time.Since(start), "until Redis knows")
-		b.Delay.Store(0)
-		require.True(t, take(t, e, 1, one).Allowed)
 	})
 }
 
@@ -169,40 +69,6 @@ func TestALookKnowsOfAReleaseThatRedisHasNotHeardOf(t *testing.T) {
 		var answers [1]engine.Answer
 		require.NoError(t, e.Peek(t.Context(), []engine.Ask{one}, answers[:]))
 		require.True(t, answers[0].Allowed)
-	})
-}
-
-// TestTakeTakesAllTokensOrNone, of the same answer again and again.
-func TestTakeTakesAllTokensOrNone(t *testing.T) {
-	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
-		asks, answers := []engine.Ask{ask("k", setOf(perMinute(10)))}, make([]engine.Answer, 1)
-		for _, row := range []struct {
-			n      int64
-			want   rules.Verdict
-			denies bool
-		}{
-			{4, rules.Verdict{Allowed: true, Granted: 4, Remaining: 6, ResetAfter: 24 * time.Second}, false},
-			{7, rules.Verdict{Remaining: 6, RetryAfter: 6 * time.Second, ResetAfter: 24 * time.Second}, true},
-			{5, rules.Verdict{Allowed: true, Granted: 5, Remaining: 1, ResetAfter: 54 * time.Second}, false},
-			{0, rules.Verdict{Allowed: true, Remaining: 1, ResetAfter: 54 * time.Second}, false},
-			{1, rules.Verdict{Allowed: true, Granted: 1, ResetAfter: time.Minute}, false},
-			{0, rules.Verdict{Allowed: true, ResetAfter: time.Minute}, true},
-			{11, rules.Verdict{RetryAfter: rules.Never, ResetAfter: time.Minute}, true},
-		} {
-			require.NoError(t, takeN(t.Context(), e, row.n, asks, answers))
-			require.Equal(t, row.want, answers[0].Verdict, row.n)
-			require.True(t, answers[0].Decided)
-			require.Equal(t, engine.FromStore, answers[0].Source)
-			require.Equal(t, e.Hash(&asks[0].Subject), answers[0].Hash)
-			require.Equal(t, []rules.Status{
-				{Remaining: row.want.Remaining, Full: 10, More: 6 * time.Second, Denies: row.denies},
-			}, answers[0].Statuses, row.n)
-			require.NoError(t, answers[0].Err)
-		}
-		time.Sleep(time.Minute - ms)
-		require.EqualValues(t, 9, left(t, e, asks[0]))
-		time.Sleep(ms)
-		require.EqualValues(t, 10, left(t, e, asks[0]))
 	})
 }
 
@@ -278,29 +144,6 @@ func TestADenialIsRememberedUntilTokensAreTaken(t *testing.T) {
 		require.False(t, take(t, e, 11, never).Allowed)
 		require.Equal(t, 1, e.Stats().Denials, "a look is not remembered")
 		require.Equal(t, engine.FromStore, take(t, e, 11, never).Source)
-	})
-}
-
-// TestTakeUpToTakesWhatThereIs, and its denials ban nobody.
-func TestTakeUpToTakesWhatThereIs(t *testing.T) {
-	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
-		one := ask("k", setOf(perMinute(10), bucket.NewBan(60_000, 60_000)))
-		var answer engine.Answer
-		for _, row := range []struct {
-			n    int64
-			want rules.Verdict
-		}{
-			{4, rules.Verdict{Allowed: true, Granted: 4, Remaining: 6, ResetAfter: 24 * time.Second}},
-			{100, rules.Verdict{Allowed: true, Granted: 6, ResetAfter: time.Minute}},
-			{3, rules.Verdict{RetryAfter: 6 * time.Second, ResetAfter: time.Minute}},
-		} {
-			require.NoError(t, takeUpTo(t.Context(), e, row.n, &one, &answer))
-			require.Equal(t, row.want, answer.Verdict)
-			require.Len(t, answer.Statuses, 1)
-		}
-		time.Sleep(6 * time.Second)
-		require.True(t, take(t, e, 1, one).Allowed)
-		require.Zero(t, e.Stats().Bans)
 	})
 }
 

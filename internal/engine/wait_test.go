@@ -20,71 +20,6 @@ func waits(ctx context.Context, e *engine.Engine, n int64, ask engine.Ask, answe
 	return goes(func() error { return waitN(ctx, e, n, &ask, answer) })
 }
 
-// TestWaitTakesTokensAsSoonAsTheyAreThere, and bans nobody meanwhile.
-func TestWaitTakesTokensAsSoonAsTheyAreThere(t *testing.T) {
-	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
-		one := ask("k", setOf(perMinute(10), bucket.NewBan(60_000, 60_000)))
-		answer := engine.Answer{Decided: true, Statuses: make([]rules.Status, 2)}
-		start := time.Now()
-		require.NoError(t, waitN(t.Context(), e, 8, &one, &answer))
-		require.Zero(t, time.Since(start))
-		require.Zero(t, answer.Waited)
-		require.EqualValues(t, 2, answer.Remaining)
-		require.NoError(t, waitN(t.Context(), e, 5, &one, &answer))
-		require.Equal(t, 18*time.Second, time.Since(start))
-		require.Equal(t, 18*time.Second, answer.Waited)
-		require.Equal(t, rules.Verdict{Allowed: true, Granted: 5, ResetAfter: time.Minute}, answer.Verdict)
-		require.Len(t, answer.Statuses, 1)
-		require.Zero(t, e.Stats().Bans)
-	})
-}
-
-// TestWaitForMoreThanABucketEverHoldsEndsAtOnce, whoever waits before.
-func TestWaitForMoreThanABucketEverHoldsEndsAtOnce(t *testing.T) {
-	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
-		one := ask("k", setOf(perMinute(10)))
-		take(t, e, 10, one)
-		first := waits(t.Context(), e, 10, one, new(engine.Answer))
-		var answer engine.Answer
-		start := time.Now()
-		require.NoError(t, waitN(t.Context(), e, 11, &one, &answer))
-		require.Zero(t, time.Since(start))
-		require.False(t, answer.Allowed)
-		require.Equal(t, rules.Never, answer.RetryAfter)
-		require.NoError(t, <-first)
-		require.Equal(t, time.Minute, time.Since(start))
-	})
-}
-
-// TestWaitEndsAtOnceIfTheTokensComeAfterTheDeadline, and takes none.
-func TestWaitEndsAtOnceIfTheTokensComeAfterTheDeadline(t *testing.T) {
-	for name, row := range map[string]struct {
-		deadline time.Duration
-		after    time.Duration
-		err      bool
-	}{
-		"before":     {6*time.Second - 1, 0, true},
-		"just after": {6*time.Second + 1, 6 * time.Second, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
-				one := ask("k", setOf(perMinute(10)))
-				take(t, e, 10, one)
-				ctx, cancel := context.WithTimeout(t.Context(), row.deadline)
-				defer cancel()
-				start := time.Now()
-				err := waitN(ctx, e, 1, &one, new(engine.Answer))
-				require.Equal(t, row.after, time.Since(start))
-				require.Equal(t, row.err, err != nil)
-				if err != nil {
-					require.ErrorIs(t, err, context.DeadlineExceeded)
-					require.ErrorContains(t, err, "the tokens come after the deadline")
-				}
-			})
-		})
-	}
-}
-
 // TestWaitBehindAnotherEndsAtOnceIfItsTokensComeAfterTheDeadline, when those before have taken theirs.
 func TestWaitBehindAnotherEndsAtOnceIfItsTokensComeAfterTheDeadline(t *testing.T) {
 	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
@@ -202,40 +137,6 @@ func TestCallersOfSeveralPeriodsKeepTheirOrder(t *testing.T) {
 		cancel()
 		require.ErrorIs(t, <-first, context.Canceled)
 		require.NoError(t, <-second)
-	})
-}
-
-// TestWaitSeesWhatAnotherProcessGivesBack within ten seconds.
-func TestWaitSeesWhatAnotherProcessGivesBack(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *bench) {
-		e, other := b.redis(t), b.redis(t)
-		one := ask("k", setOf(perHour(10)))
-		take(t, e, 10, one)
-		start := time.Now()
-		done := waits(t.Context(), e, 1, one, new(engine.Answer))
-		time.Sleep(time.Second)
-		require.NoError(t, other.Refund(t.Context(), 5, &one))
-		require.NoError(t, <-done)
-		require.Equal(t, 10*time.Second, time.Since(start))
-	})
-}
-
-// TestWaitTriesAgainAfterItsTurnCame, as tokens may have been given back since it asked.
-func TestWaitTriesAgainAfterItsTurnCame(t *testing.T) {
-	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
-		one := ask("k", setOf(perMinute(10)))
-		take(t, e, 10, one)
-		ctx, cancel := context.WithCancel(t.Context())
-		first := waits(ctx, e, 10, one, new(engine.Answer))
-		var answer engine.Answer
-		second := waits(t.Context(), e, 2, one, &answer)
-		time.Sleep(20 * time.Second)
-		start := time.Now()
-		cancel()
-		require.ErrorIs(t, <-first, context.Canceled)
-		require.NoError(t, <-second)
-		require.Zero(t, time.Since(start))
-		require.Equal(t, 20*time.Second, answer.Waited)
 	})
 }
 

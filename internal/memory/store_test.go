@@ -51,9 +51,11 @@ func (c *clients) do(i int, b bucket.Bucket, op bucket.Op) bucket.State {
 	return states[0]
 }
 
+func take(n int64) bucket.Op { return bucket.Op{Verb: bucket.Take, Charges: 1, N: n} }
+
 // take takes a token of a client if there is one.
 func (c *clients) take(i int, b bucket.Bucket) (found bucket.State, taken bool) {
-	found = c.do(i, b, bucket.Op{Verb: bucket.Take, Charges: 1, N: 1})
+	found = c.do(i, b, take(1))
 	return found, b.Fit(found.Level, 1, 1) == 1
 }
 
@@ -266,23 +268,6 @@ func TestForgetsWhatIsFullSoonest(t *testing.T) {
 	})
 }
 
-// TestARaisedLimitEndsNoBlock, though there is room for more tokens than when the block began.
-func TestARaisedLimitEndsNoBlock(t *testing.T) {
-	t.Parallel()
-	for _, kind := range []bucket.Kind{bucket.Token, bucket.FixedWindow, bucket.SlidingWindow} {
-		synctest.Test(t, func(t *testing.T) {
-			small, large, c := newBucket(t, kind, 10, time.Hour), newBucket(t, kind, 1000, time.Hour),
-				clientsOf(New(MaxBuckets))
-			c.do(0, small, bucket.Op{Verb: bucket.Block, N: time.Minute.Milliseconds()})
-			time.Sleep(time.Minute - time.Millisecond)
-			_, taken := c.take(0, large)
-			require.False(t, taken)
-			time.Sleep(time.Millisecond)
-			require.EqualValues(t, 1, large.Fit(c.do(0, large, take(2)).Level, 1, 2), "nor does it last longer")
-		})
-	}
-}
-
 // TestBucketsOfTheRequestAreNotForgotten has room for fewer buckets than one request has.
 func TestBucketsOfTheRequestAreNotForgotten(t *testing.T) {
 	t.Parallel()
@@ -378,5 +363,101 @@ func TestAnEmptyWindowIsNotKept(t *testing.T) {
 				require.Zero(t, c.store.Len(), "the block has ended")
 			})
 		})
+	}
+}
+
+// TestALevelThatCannotBeCounted under a larger limit is left alone: the smaller limit can still
+// count it.
+func TestALevelThatCannotBeCounted(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c, small, large := clientsOf(New(MaxBuckets)), newBucket(t, bucket.Token, 1, time.Second),
+			newBucket(t, bucket.Token, 999, time.Second)
+		c.do(0, small, bucket.Op{Verb: bucket.Block, N: 1 << 50})
+		require.EqualValues(t, int64(bucket.MaxUnits), c.do(0, large, bucket.Peek(1)).Level)
+		c.do(0, large, bucket.Op{Verb: bucket.Give, N: 1})
+		found := c.do(0, small, bucket.Op{Verb: bucket.Give, N: 1}) // not a Take, which finds a block by its end
+		require.Equal(t, small.BlockLevel(1<<50), found.Level)
+	})
+}
+
+// TestAChargeWithNoRoomForDebt under a limit that cannot count such a level leaves it alone:
+// another limit can.
+func TestAChargeWithNoRoomForDebt(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const day = 86_400_000
+		slow, ok := bucket.New(bucket.Token, "d", 1, 1_000_000, day)
+		require.True(t, ok)
+		fast, ok := bucket.New(bucket.Token, "d", 1_000_003, 10, day)
+		require.True(t, ok)
+		c := clientsOf(New(MaxBuckets))
+		c.do(0, slow, take(1_000_000))
+		c.do(0, fast, bucket.Op{Verb: bucket.Charge, N: 1})
+		require.EqualValues(t, int64(1_000_000*day), c.do(0, slow, bucket.Peek(1)).Level)
+	})
+}
+
+// TestMoreThanAShareHolds is taken when the share is full, and counts for longer in proportion.
+func TestMoreThanAShareHolds(t *testing.T) {
+	t.Parallel()
+	for name, kind := range map[string]bucket.Kind{"token": bucket.Token, "fixed": bucket.FixedWindow,
+		"sliding": bucket.SlidingWindow} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				c, whole := clientsOf(New(MaxBuckets)), newBucket(t, kind, 100, time.Second)
+				b := whole.Share(10)
+				require.EqualValues(t, 10, b.Burst)
+				found := c.do(0, b, take(35))
+				require.EqualValues(t, 1, b.Fit(found.Level, 1, 35))
+				found = c.do(0, b, bucket.Peek(1))
+				require.Zero(t, b.Fit(found.Level, 1, 1))
+				wait := b.RetryAfter(found, 1)
+				want := map[bucket.Kind]int64{bucket.Token: 2600, bucket.FixedWindow: 4000,
+					bucket.SlidingWindow: 4000}[kind]
+				require.Equal(t, want, wait)
+				time.Sleep(time.Duration(wait-1) * time.Millisecond)
+				_, taken := c.take(0, b)
+				require.False(t, taken)
+				time.Sleep(time.Millisecond)
+				_, taken = c.take(0, b)
+				require.True(t, taken)
+			})
+		})
+	}
+}
+
+// TestReturnToTheWindowThatWasCharged, and to no other.
+func TestReturnToTheWindowThatWasCharged(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []bucket.Kind{bucket.FixedWindow, bucket.SlidingWindow} {
+		synctest.Test(t, func(t *testing.T) {
+			c, b := clientsOf(New(MaxBuckets)), newBucket(t, kind, 10, time.Second)
+			c.do(0, b, take(2))
+			charged := c.do(0, b, take(3))
+			back := bucket.Op{Verb: bucket.Return, N: 2, Claims: []bucket.Claim{{Mark: charged.Mark}}}
+			wrong := back
+			wrong.Claims = []bucket.Claim{{Mark: charged.Mark + 1}}
+			for _, op := range []bucket.Op{back, wrong} {
+				c.do(0, b, op)
+				require.EqualValues(t, 3, c.do(0, b, bucket.Peek(1)).Level)
+			}
+			time.Sleep(time.Second)
+			c.do(0, b, take(4))
+			c.do(0, b, back)
+			require.EqualValues(t, 4, c.do(0, b, bucket.Peek(1)).Level)
+		})
+	}
+}
+
+// TestOnlyADenialBans, and nothing that is charged or given back.
+func TestOnlyADenialBans(t *testing.T) {
+	t.Parallel()
+	c, states := clientsOf(New(MaxBuckets)), make([]bucket.State, 2)
+	resources := []bucket.Bucket{newBucket(t, bucket.Token, 2, time.Hour), bucket.NewBan(10_000, 50_000)}
+	for _, verb := range []bucket.Verb{bucket.Charge, bucket.Give, bucket.Take} {
+		c.store.Do(c.key(0), resources, bucket.Op{Verb: verb, Charges: 1, N: 3, Bans: bucket.AllBans}, states)
+		require.Equal(t, verb == bucket.Take, states[1].Wait > 0)
 	}
 }

@@ -232,30 +232,3 @@ func TestWhenTheSourceIsAsked(t *testing.T) {
 		})
 	}
 }
-
-// TestAnInvalidateWhileTheSourceIsAsked: the waiting callers get the answer, and it is not cached.
-func TestAnInvalidateWhileTheSourceIsAsked(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *bubble) {
-		c := b.process(func(context.Context, string) (string, error) {
-			b.mini.Del("plan:{c}:token")
-			return "source", nil
-		})
-		got, queried := c.resolve(t.Context(), "c", "plan:{c}", &plan[string]{})
-		require.True(t, queried)
-		require.True(t, got.invalid)
-		require.Equal(t, "source", got.value)
-		require.Zero(t, got.until)
-	})
-}
-
-// TestAQuestionWithoutAPlace is not sent.
-func TestAQuestionWithoutAPlace(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *bubble) {
-		c := b.process(fixed("a"))
-		c.waiting.Store(maxWaiting)
-		got, queried := c.resolve(t.Context(), "c", "plan:{c}", &plan[string]{})
-		require.False(t, queried)
-		require.ErrorIs(t, got.err, errBusy)
-		require.EqualValues(t, maxWaiting, c.waiting.Load())
-	})
-}

@@ -4,35 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
-
-// TestKeptPlansAreBounded has more clients than a process keeps plans of, and no Redis.
-func TestKeptPlansAreBounded(t *testing.T) {
-	inBubble(t, func(t *testing.T, _ *bubble) {
-		nowhere := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, DialerRetries: 1,
-			Dialer: func(context.Context, string, string) (net.Conn, error) { return nil, net.ErrClosed }})
-		defer nowhere.Close()
-		c := newCache(t, nowhere, func(context.Context, string) (string, error) { return "", errUnknown })
-		const clients = 70_000 / raceShare
-		for i := range clients {
-			_, err := c.Get(t.Context(), fmt.Sprint("client ", i))
-			require.ErrorIs(t, err, errUnknown)
-		}
-		plans := len(c.fresh) + len(c.old)
-		require.LessOrEqual(t, plans, 1<<16)
-		require.GreaterOrEqual(t, plans, min(clients, 1<<15))
-	})
-}
 
 // TestBounds are the figures in the documentation of NewPlans, and further constants.
 func TestBounds(t *testing.T) {

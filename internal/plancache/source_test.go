@@ -108,25 +108,6 @@ func TestOneQuestionAtATimeForEachPlace(t *testing.T) {
 	})
 }
 
-// TestASourceHasFiveSeconds, and its context ends then.
-func TestASourceHasFiveSeconds(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *bubble) {
-		took := make(chan time.Duration, 1)
-		c := b.process(func(ctx context.Context, _ string) (string, error) {
-			start := time.Now()
-			<-ctx.Done()
-			took <- time.Since(start)
-			time.Sleep(recheck - 1)
-			return "a", nil // an answer that is there counts
-		})
-		fails(t, c, "c", errLate)
-		time.Sleep(recheck)
-		require.Equal(t, sourceTimeout, <-took)
-		has(t, c, "c", "a")
-		require.Equal(t, Stats{Hits: 1, Errors: 1}, c.Stats())
-	})
-}
-
 // TestLogOfASource that fails and recovers.
 func TestLogOfASource(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
@@ -265,34 +246,5 @@ func TestTextsOfPlans(t *testing.T) {
 	}
 	for _, foreign := range []string{"", "short ", "a", "short a", "unknown ", "Unknown", "short short plan a"} {
 		require.Zero(t, c.decode(foreign, now, life), foreign)
-	}
-}
-
-// TestAges of plans.
-func TestAges(t *testing.T) {
-	t.Parallel()
-	now := time.Now()
-	for name, row := range map[string]struct {
-		plan          plan[string]
-		fresh, usable bool
-		until         time.Duration // without retention
-		retained      time.Duration
-	}{
-		"nothing":        {plan[string]{}, false, false, -1, -1},
-		"new":            {plan[string]{ends: now.Add(life)}, true, true, recheck, recheck},
-		"invalid":        {plan[string]{ends: now.Add(life), invalid: true}, false, true, recheck, recheck},
-		"soon over":      {plan[string]{ends: now.Add(1)}, true, true, 1, recheck},
-		"over":           {plan[string]{ends: now}, false, true, 0, recheck},
-		"soon forgotten": {plan[string]{ends: now.Add(1 - retention)}, false, true, 1 - retention, 1},
-		"forgotten":      {plan[string]{ends: now.Add(-retention)}, false, false, -retention, 0},
-	} {
-		t.Run(name, func(t *testing.T) {
-			require.Equal(t, row.fresh, row.plan.fresh(now))
-			require.Equal(t, row.usable, row.plan.usable(now))
-			if row.until >= -retention && row.until != -1 {
-				require.Equal(t, row.until, row.plan.usedUntil(now, row.plan.ends).until.Sub(now))
-				require.Equal(t, row.retained, row.plan.usedUntil(now, row.plan.ends.Add(retention)).until.Sub(now))
-			}
-		})
 	}
 }

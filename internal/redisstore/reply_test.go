@@ -99,32 +99,6 @@ func newAnswers(t *testing.T) (*Answers, *redis.Client) {
 	return NewAnswers(rdb), rdb
 }
 
-// TestPlanIsStoredOncePerToken, and only with the token that Redis has. The reply says whether it
-// was stored.
-func TestPlanIsStoredOncePerToken(t *testing.T) {
-	t.Parallel()
-	answers, rdb := newAnswers(t)
-	store := func(token, text string) bool {
-		stored, err := answers.Store(t.Context(), "plan", token, text, time.Minute)
-		require.NoError(t, err)
-		return stored
-	}
-	require.False(t, store("a", "without a token"))
-	require.Zero(t, rdb.Exists(t.Context(), "plan").Val())
-
-	require.NoError(t, rdb.Set(t.Context(), "plan:token", "a", time.Second).Err())
-	require.False(t, store("b", "with another token"))
-	require.Zero(t, rdb.Exists(t.Context(), "plan").Val())
-
-	require.True(t, store("a", "with its token"))
-	require.Equal(t, "with its token", rdb.Get(t.Context(), "plan").Val())
-	require.Equal(t, time.Minute, rdb.PTTL(t.Context(), "plan").Val())
-	require.Zero(t, rdb.Exists(t.Context(), "plan:token").Val())
-
-	require.False(t, store("a", "an older answer"))
-	require.Equal(t, "with its token", rdb.Get(t.Context(), "plan").Val())
-}
-
 // TestAnswers: a question, its answer, and what a Forget in between does.
 func TestAnswers(t *testing.T) {
 	t.Parallel()

@@ -33,19 +33,6 @@ func at(t *testing.T, text string) time.Time {
 	return when
 }
 
-func TestSetWithoutACalendarIsAlwaysCurrent(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newSet(newBucket(t, bucket.Token, "a", 10, second))
-		prohibiting := new(rules.Set)
-		prohibiting.Prohibit(none)
-		time.Sleep(1000 * day)
-		for _, s := range []*rules.Set{s, prohibiting, new(rules.Set)} {
-			require.Same(t, s, s.Now())
-			require.Zero(t, s.Ends())
-		}
-	})
-}
-
 func TestSetIsRenewedWhenItsPeriodEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		token := newBucket(t, bucket.Token, "a", 10, second)
@@ -174,12 +161,6 @@ func TestLaterPeriodsAreAtMost31OfEachLimit(t *testing.T) {
 	})
 }
 
-func TestSetWithoutACalendarHasNoLaterPeriods(t *testing.T) {
-	t.Parallel()
-	s := newSet(newBucket(t, bucket.Token, "a", 10, second))
-	require.Same(t, s, s.WithPeriods(time.Now().Add(100*day)))
-}
-
 func TestBlockReachesIntoThe31stLaterPeriod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		at(t, "2000-01-20 12:00:00")
@@ -192,21 +173,6 @@ func TestBlockReachesIntoThe31stLaterPeriod(t *testing.T) {
 		require.Equal(t, (12*time.Hour + 31*day).Milliseconds(), s.MaxBlock(2))
 		last := time.Date(2002, 9, 1, 0, 0, 0, 0, time.UTC) // 31 months after the present one
 		require.Equal(t, time.Until(last).Milliseconds(), s.MaxBlock(3))
-	})
-}
-
-func TestWindowIsTheTimeToRegainAllTokens(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newSet(newBucket(t, bucket.Token, "a", 10, second), newBucket(t, bucket.FixedWindow, "b", 10, minute))
-		require.True(t, s.AddCalendar(daily, 10))
-		require.True(t, s.AddCalendar(monthly, 10))
-		for _, reserved := range []int64{0, 4} {
-			require.Equal(t, -1, s.Leave(reserved))
-			for i, want := range []time.Duration{time.Second, time.Minute, day, 31 * day} {
-				require.Equal(t, want, s.Window(i), "limit %d, %d tokens reserved", i, reserved)
-			}
-		}
-		require.EqualValues(t, 6, s.Burst(), "they stay reserved")
 	})
 }
 
@@ -246,15 +212,4 @@ func TestProhibitedWindowIsThePresentPeriod(t *testing.T) {
 			})
 		})
 	}
-}
-
-func TestSetThatProhibitsOutsideTheCalendarIsAlwaysCurrent(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := quotas(t, daily)
-		s.Add(newBucket(t, bucket.Token, "a", 3, second))
-		require.Equal(t, 1, s.Leave(5), "the limit without a calendar prohibits")
-		time.Sleep(day)
-		require.Same(t, s, s.Now())
-		require.Zero(t, s.Ends())
-	})
 }

@@ -39,55 +39,6 @@ func TestVerdictIsCloserThan(t *testing.T) {
 	}
 }
 
-func TestGiveBackAddsTokensUpToAFullBucket(t *testing.T) {
-	t.Parallel()
-	slots := bucket.NewSlots(3)
-	s := newSet(newBucket(t, bucket.Token, "a", 10, second))
-	s.Guard(nil, &slots)
-	for name, row := range map[string]struct{ resource, remaining, full, n, want int64 }{
-		"nothing":                   {0, 4, 10, 0, 4},
-		"some tokens":               {0, 4, 10, 5, 9},
-		"all that are missing":      {0, 4, 10, 6, 10},
-		"more than are missing":     {0, 4, 10, 7, 10},
-		"a slot, whatever it costs": {1, 1, 3, 5, 2},
-		"a slot of none in use":     {1, 3, 3, 1, 3},
-		"a prohibited limit":        {rules.Prohibited, 0, 0, 5, 0},
-	} {
-		status := rules.Status{Resource: int32(row.resource), Remaining: row.remaining, Full: row.full, More: 7, Denies: true}
-		want := status
-		want.Remaining = row.want
-		status.GiveBack(s, row.n)
-		require.Equal(t, want, status, name)
-	}
-}
-
-func TestStaticVerdictNeedsNoBucket(t *testing.T) {
-	t.Parallel()
-	ban, slots := bucket.NewBan(100, 1000), bucket.NewSlots(3)
-	guarded, empty, prohibiting := new(rules.Set), new(rules.Set), new(rules.Set)
-	guarded.Guard(&ban, &slots)
-	prohibiting.Prohibit(none)
-	limited := newSet(newBucket(t, bucket.Token, "a", 10, second))
-	uncounted := rules.Verdict{Allowed: true, Granted: 3, Resource: -1, Remaining: math.MaxInt64}
-	for name, row := range map[string]struct {
-		set   *rules.Set
-		scope rules.Scope
-		want  rules.Verdict
-		ok    bool
-	}{
-		"of a set without limits":         {empty, rules.All, uncounted, true},
-		"of a set that prohibits":         {prohibiting, rules.All, rules.Verdict{Resource: -2, RetryAfter: -1}, true},
-		"of a limit":                      {limited, rules.Limits, rules.Verdict{}, false},
-		"of guards, in the limits":        {guarded, rules.Limits, uncounted, true},
-		"of guards, in a ban":             {guarded, rules.Tokens, rules.Verdict{}, false},
-		"of guards, in all that there is": {guarded, rules.All, rules.Verdict{}, false},
-	} {
-		verdict, ok := row.set.Static(row.scope, 3)
-		require.Equal(t, row.ok, ok, name)
-		require.Equal(t, row.want, verdict, name)
-	}
-}
-
 // judged is a set of a token bucket that holds 10 for a second, a window of 5 per minute, a ban and
 // three slots, with what a store finds of each.
 type judged struct {
@@ -104,34 +55,6 @@ func (j judged) set(t *testing.T) (*rules.Set, []bucket.State) {
 	s := newSet(newBucket(t, bucket.Token, "a", 10, second), newBucket(t, bucket.FixedWindow, "b", 5, minute))
 	s.Guard(&ban, &slots)
 	return s, []bucket.State{{Level: j.level}, j.window, j.ban, {Level: j.inUse}}
-}
-
-func TestChargesFitEachResourceOfTheScope(t *testing.T) {
-	t.Parallel()
-	for name, row := range map[string]struct {
-		judged
-		scope   rules.Scope
-		charges int64
-		allowed bool
-	}{
-		"of full buckets":               {judged{n: 1, charges: 99}, rules.Limits, 5, true},
-		"one":                           {judged{n: 1, charges: 1}, rules.Limits, 1, true},
-		"a look":                        {judged{n: 1}, rules.Limits, 0, true},
-		"a look at an empty bucket":     {judged{n: 1, level: 1000}, rules.Limits, 0, false},
-		"the bucket denies":             {judged{n: 1, charges: 1, level: 901}, rules.Limits, 0, false},
-		"the window denies":             {judged{n: 2, charges: 1, window: bucket.State{Level: 4}}, rules.Limits, 0, false},
-		"the window has room for some":  {judged{n: 2, charges: 9, window: bucket.State{Level: 1}}, rules.Limits, 2, true},
-		"banned, but only limits count": {judged{n: 1, charges: 1, ban: bucket.State{Level: 5}}, rules.Limits, 1, true},
-		"banned":                        {judged{n: 1, charges: 1, ban: bucket.State{Level: 5}}, rules.Tokens, 0, false},
-		"no slot, of which none is due": {judged{n: 1, charges: 1, inUse: 3}, rules.Tokens, 1, true},
-		"no slot":                       {judged{n: 1, charges: 1, inUse: 3}, rules.All, 0, false},
-		"a slot":                        {judged{n: 1, charges: 4, inUse: 2}, rules.All, 1, true},
-	} {
-		s, found := row.set(t)
-		charges, allowed := s.Fit(row.scope, found, bucket.Op{Charges: row.judged.charges, N: row.n})
-		require.Equal(t, row.charges, charges, name)
-		require.Equal(t, row.allowed, allowed, name)
-	}
 }
 
 func TestVerdictIsThatOfTheResourceClosestToExhaustion(t *testing.T) {
@@ -192,44 +115,6 @@ func TestVerdictIsThatOfTheResourceClosestToExhaustion(t *testing.T) {
 			require.Empty(t, statuses)
 		})
 	}
-}
-
-func TestVerdictWithoutLimitsIsOfTheBanOrTheSlots(t *testing.T) {
-	t.Parallel()
-	ban, slots := bucket.NewBan(100, 10_000), bucket.NewSlots(3)
-	for name, row := range map[string]struct {
-		ban, slots *bucket.Bucket
-		found      []bucket.State
-		want       rules.Verdict
-	}{
-		"no ban": {&ban, nil, []bucket.State{{}},
-			rules.Verdict{Allowed: true, Granted: 3, Resource: rules.Uncounted, Remaining: math.MaxInt64}},
-		"a ban": {&ban, nil, []bucket.State{{Level: 700}},
-			rules.Verdict{Banned: true, Resource: rules.Uncounted, RetryAfter: ms(700), ResetAfter: ms(700)}},
-		"slots":   {nil, &slots, []bucket.State{{Level: 1}}, rules.Verdict{Allowed: true, Granted: 3, Remaining: 1}},
-		"no slot": {nil, &slots, []bucket.State{{Level: 3}}, rules.Verdict{RetryAfter: time.Second, ResetAfter: time.Second}},
-		"a ban and slots": {&ban, &slots, []bucket.State{{Level: 700}, {}},
-			rules.Verdict{Banned: true, Resource: 1, RetryAfter: ms(700), ResetAfter: ms(700)}},
-	} {
-		s := new(rules.Set)
-		s.Guard(row.ban, row.slots)
-		got, statuses := s.Judge(rules.All, row.found, bucket.Op{Charges: 1, N: 3}, rules.ReportNone, nil)
-		require.Equal(t, row.want, got, name)
-		require.Empty(t, statuses, name)
-	}
-}
-
-func TestDenialBySetsDecidedTogetherSaysNothingIsCountedHere(t *testing.T) {
-	t.Parallel()
-	ban := bucket.NewBan(100, 10_000)
-	s := new(rules.Set)
-	s.Guard(&ban, nil)
-	got, _ := s.JudgeOf(rules.All, []bucket.State{{}}, 1, 0, false, rules.ReportNone, nil)
-	require.Equal(t, rules.Verdict{Resource: rules.Uncounted}, got, "another set denied")
-	s = newSet(newBucket(t, bucket.Token, "a", 10, second))
-	got, statuses := s.JudgeOf(rules.All, []bucket.State{{Level: 100}}, 2, 0, false, rules.ReportEvery, nil)
-	require.Equal(t, rules.Verdict{Remaining: 9, ResetAfter: ms(100)}, got)
-	require.Equal(t, []rules.Status{{Remaining: 9, Full: 10, More: ms(100)}}, statuses)
 }
 
 func TestStatusesAreOfWhatTheReportWants(t *testing.T) {
@@ -309,26 +194,6 @@ func TestLeasedVerdictIsOfTheTokensLeft(t *testing.T) {
 	_, statuses := s.JudgeLeased(states, 2, 7, rules.ReportEvery, []rules.Status{{Resource: 9}})
 	require.Equal(t, []rules.Status{{Resource: 9},
 		{Remaining: 7, Full: 10, More: ms(50)}, {Remaining: 7, Full: 5, More: ms(400), Resource: 1}}, statuses)
-}
-
-func TestClientIsBannedForAsLongAsTheBanLasts(t *testing.T) {
-	t.Parallel()
-	for name, row := range map[string]struct {
-		ban   bucket.State
-		scope rules.Scope
-		want  time.Duration
-	}{
-		"no ban":                    {bucket.State{}, rules.Tokens, 0},
-		"a ban":                     {bucket.State{Level: 70, Wait: 30}, rules.Tokens, ms(70)},
-		"a ban by this denial":      {bucket.State{Level: 30, Wait: 70}, rules.All, ms(70)},
-		"but only the limits count": {bucket.State{Level: 70, Wait: 70}, rules.Limits, 0},
-		"longer than any duration":  {bucket.State{Level: math.MaxInt64}, rules.Tokens, math.MaxInt64},
-	} {
-		s, found := judged{ban: row.ban, level: 5}.set(t)
-		require.Equal(t, row.want, s.Banned(row.scope, found), name)
-	}
-	s := newSet(newBucket(t, bucket.Token, "a", 10, second))
-	require.Zero(t, s.Banned(rules.All, []bucket.State{{Level: 70}}), "the set has none")
 }
 
 func TestTimesAreAtMostTheLongestDuration(t *testing.T) {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -14,47 +13,6 @@ import (
 	"github.com/ginlimit/ginlimit/internal/dispatch"
 )
 
-// TestCommandOfOneCall has rows of keys, operation, buckets, marks, a ban and slots.
-func TestCommandOfOneCall(t *testing.T) {
-	t.Parallel()
-	token, fixed, ban, slots := newBucket(bucket.Token), newBucket(bucket.FixedWindow), bucket.NewBan(100, 1000),
-		bucket.NewSlots(3)
-	floor, fixedFloor := newBucket(bucket.Token), newBucket(bucket.FixedWindow)
-	floor.Leave(1)
-	fixedFloor.Leave(1)
-	for want, row := range map[string]struct {
-		op      bucket.Op
-		buckets []bucket.Bucket
-	}{
-		"1 a take 2 3 1 100 1000":      {bucket.Op{Verb: bucket.Take, N: 2}, []bucket.Bucket{token}},
-		"1 a take 2 3 1 100 900":       {bucket.Op{Verb: bucket.Take, N: 2}, []bucket.Bucket{floor}},
-		"1 a charge 2 3 1 100 1000":    {bucket.Op{Verb: bucket.Charge, N: 2}, []bucket.Bucket{floor}},
-		"1 a charge 2 3 1000 fixed 10": {bucket.Op{Verb: bucket.Charge, N: 2}, []bucket.Bucket{fixedFloor}},
-		"2 a b return 2 3 1 100 1000 1000 fixed 10 -1 70": {bucket.Op{Verb: bucket.Return, N: 2,
-			Claims: []bucket.Claim{{Mark: -1}, {Mark: 70}}}, []bucket.Bucket{token, fixed}},
-		"2 a b take 2 3 1 100 1000 ban 100 1000 2 1 0 1": {bucket.Op{Verb: bucket.Take, N: 2,
-			Bans: bucket.LimitBans}, []bucket.Bucket{token, ban}},
-		"2 a b take 2 3 1 100 1000 slots process 0 3 8 2 9, 1": {bucket.Op{Verb: bucket.Take, N: 2},
-			[]bucket.Bucket{token, slots}},
-		"3 a b c take 2 3 1 100 1000 both 100 1000 0 1 1 process 0 3 8 2 9, 1": {bucket.Op{Verb: bucket.Take, N: 2},
-			[]bucket.Bucket{token, ban, slots}},
-		"4 a b a:turns:3 b:turns:3 take 2 3 slots process 300 3 8 2 9, 3 8 2 9, 0": {
-			bucket.Op{Verb: bucket.Take, N: 2, Waits: 300}, []bucket.Bucket{slots, slots}},
-		"2 a b take 2 3 slots process 0 3 8 2 9, 3 8 2 9, 0": {bucket.Op{Verb: bucket.Take, N: 2},
-			[]bucket.Bucket{slots, slots}},
-		"2 a b take 2 3 both 100 1000 0 0 1 process 0 3 8 2 9, 0": {bucket.Op{Verb: bucket.Take, N: 2},
-			[]bucket.Bucket{ban, slots}},
-	} {
-		g := merged(3, row.buckets...)
-		g.Op, g.Attempt = row.op, bucket.Attempt{Number: 9, Ended: 8, Held: 2}
-		for i := range row.buckets {
-			g.Names[i] = dispatch.Name("abc"[i : i+1])
-		}
-		require.Equal(t, want, text(AppendGroup(nil, g, "process")))
-		require.Equal(t, len(row.buckets) == 1 && row.buckets[0].Kind == bucket.Token, IsInteger([]*dispatch.Group{g}))
-	}
-}
-
 // text returns arguments as Redis gets them.
 func text(args []any) string {
 	var words []string
@@ -62,16 +20,6 @@ func text(args []any) string {
 		words = append(words, fmt.Sprint(arg))
 	}
 	return strings.Join(words, " ")
-}
-
-// TestCalendarPeriodIsSentWithWhatIsLeftOfIt, by the application host's clock.
-func TestCalendarPeriodIsSentWithWhatIsLeftOfIt(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := newCalendar(700)
-		time.Sleep(200 * time.Millisecond)
-		require.Equal(t, []any{"before", int64(500), "calendar", int64(10)}, appendBucket([]any{"before"}, &b))
-	})
 }
 
 // TestJoint: a script is given the limits of all calls, then the ban, then all slots. The call with the ban is the
@@ -264,41 +212,6 @@ func TestReplyToSeveralCalls(t *testing.T) {
 					require.Equal(t, row.levels[i], g.Found[0].Level)
 				}
 			}
-		})
-	}
-}
-
-// TestReplyOfCalendarPeriods has only the tokens taken from each bucket. The rest is computed: a
-// period ends for all at once.
-func TestReplyOfCalendarPeriods(t *testing.T) {
-	t.Parallel()
-	for name, row := range map[string]struct {
-		charges, tokens, level, taken int64
-		want                          bucket.State
-	}{
-		"untouched":                  {1, 1, 0, 0, bucket.State{Soon: 500, Reset: 500}},
-		"room for one more":          {1, 1, 0, 8, bucket.State{Level: 8, Soon: 500, Reset: 500}},
-		"room for none more":         {1, 1, 0, 9, bucket.State{Level: 9, Soon: 500, Wait: 500, Reset: 500}},
-		"room for none":              {1, 1, 0, 10, bucket.State{Level: 10, Soon: 500, Wait: 500, Reset: 500}},
-		"the other has no room":      {1, 1, 1000, 9, bucket.State{Level: 9, Soon: 500, Reset: 500}},
-		"the other has room for one": {3, 1, 900, 8, bucket.State{Level: 8, Soon: 500, Reset: 500}},
-		"several charges":            {3, 1, 0, 6, bucket.State{Level: 6, Soon: 500, Reset: 500}},
-		"several charges, and full":  {3, 1, 0, 7, bucket.State{Level: 7, Soon: 500, Wait: 500, Reset: 500}},
-		"of all tokens":              {1, 10, 0, 0, bucket.State{Soon: 500, Wait: 500, Reset: 500}},
-		"of more than there are":     {1, 11, 0, 1, bucket.State{Level: 1, Soon: 500, Reset: 500}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				g := merged(row.charges, newBucket(bucket.Token), newCalendar(500), newCalendar(700),
-					bucket.NewBan(100, 1000))
-				g.Op.N = row.tokens
-				require.NoError(t, Decode([]*dispatch.Group{g}, []int64{row.level, row.taken, 0, 0, 9}, false))
-				require.NoError(t, g.Err)
-				require.Equal(t, bucket.State{Level: row.level}, g.Found[0])
-				require.Equal(t, row.want, g.Found[1])
-				require.EqualValues(t, 700, g.Found[2].Reset)
-				require.Equal(t, bucket.State{Wait: 9}, g.Found[3])
-			})
 		})
 	}
 }

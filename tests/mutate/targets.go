@@ -74,7 +74,7 @@ var (
 	inflightTests = stage{"internal/inflight", nil}
 	storeTests    = stage{"internal/redisstore", nil}
 	wireTests     = stage{"internal/wire", nil}
-	planTests     = stage{"internal/plancache", []string{"-test.skip", "^TestKeptPlans"}}
+	planTests     = stage{"internal/plancache", nil}
 )
 
 // testsOf are the tests of the Go files of each folder of internal/, whether they see a mutant of it in turn.
