@@ -109,3 +109,31 @@ func TestErrorsOfOthers(t *testing.T) {
 		}
 	})
 }
+
+// TestRequestsWithoutRedis go on as the failure mode says: they wait for what this process may send, pass, or are not
+// sent.
+func TestRequestsWithoutRedis(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		mode ginlimit.FailureMode
+		took time.Duration // in seconds, rounded down
+		sent int
+		err  error
+	}{
+		{ginlimit.FailLocal, 2 * time.Second, 3, nil},
+		{ginlimit.FailOpen, 0, 3, nil},
+		{ginlimit.FailClosed, 0, 0, ginlimit.ErrUnavailable},
+	} {
+		testkit.RunSynctest(t, row.mode.String(), func(t *testing.T) {
+			p := newPartner(nil)
+			client, _ := process(t, testkit.Unreachable(t), p,
+				[]ginlimit.PolicyOption{ginlimit.PerSecond(1), ginlimit.WithFailureMode(row.mode)})
+			start := time.Now()
+			for range 3 {
+				require.ErrorIs(t, testkit.Err(get(t.Context(), client, url)), row.err)
+			}
+			require.Equal(t, row.took, time.Since(start).Truncate(time.Second))
+			require.Len(t, p.calls(), row.sent)
+		})
+	}
+}

@@ -2,9 +2,7 @@ package testkit
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
-	"fmt"
 	"net"
 	"strings"
 	"testing"
@@ -12,8 +10,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
-
-	"github.com/ginlimit/ginlimit"
 )
 
 // Migration is a cluster of two nodes on its way to move slots from the first to the second.
@@ -33,17 +29,6 @@ func StartMigration(t *testing.T) *Migration {
 	return m
 }
 
-// ClientOnFirst returns a client whose slot the first node has.
-func (m *Migration) ClientOnFirst(t *testing.T, a ginlimit.Algorithm, limit ginlimit.Limit) string {
-	t.Helper()
-	for i := 0; ; i++ {
-		client := fmt.Sprint("client ", i, " ", rand.Text())
-		if m.nodes[0].ClusterKeySlot(t.Context(), RedisKeyOf(a, client, limit)).Val() < 8192 {
-			return client
-		}
-	}
-}
-
 // Begin has the slot of a key migrate. It reports whether the first node has it.
 func (m *Migration) Begin(t *testing.T, key string) bool {
 	t.Helper()
@@ -55,14 +40,6 @@ func (m *Migration) Begin(t *testing.T, key string) bool {
 	require.NoError(t, m.nodes[1].Do(ctx, "CLUSTER", "SETSLOT", slot, "IMPORTING", m.ids[0]).Err())
 	require.NoError(t, m.nodes[0].Do(ctx, "CLUSTER", "SETSLOT", slot, "MIGRATING", m.ids[1]).Err())
 	return true
-}
-
-// Move moves one key.
-func (m *Migration) Move(t *testing.T, key string) {
-	t.Helper()
-	host, port, err := net.SplitHostPort(m.Addrs[1])
-	require.NoError(t, err)
-	require.NoError(t, m.nodes[0].Migrate(t.Context(), host, port, key, 0, 10*time.Second).Err())
 }
 
 // Slots are on their way between the masters of a cluster. They never arrive: while nodes tell each

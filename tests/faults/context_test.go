@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"runtime"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -21,85 +20,6 @@ import (
 	"github.com/ginlimit/ginlimit"
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
-
-type requestKey struct{}
-
-// valueHook is a hook that notes which request each command of the client is for, by a value of its
-// context, as tracers do.
-type valueHook struct {
-	mu       sync.Mutex
-	requests []any
-}
-
-func (h *valueHook) note(ctx context.Context, cmds ...redis.Cmder) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, cmd := range cmds {
-		if name := cmd.Name(); name != "hello" && name != "client" { // of a new connection
-			h.requests = append(h.requests, ctx.Value(requestKey{}))
-		}
-	}
-}
-
-// noted returns what was noted since the last time.
-func (h *valueHook) noted() []any {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	noted := h.requests
-	h.requests = nil
-	return noted
-}
-
-func (*valueHook) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (h *valueHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		h.note(ctx, cmd)
-		return next(ctx, cmd)
-	}
-}
-
-func (h *valueHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		h.note(ctx, cmds...)
-		return next(ctx, cmds)
-	}
-}
-
-// TestCommandsHaveTheValuesOfTheirRequest: those that decide, those that give back what a denied
-// request took, and those that settle.
-func TestCommandsHaveTheValuesOfTheirRequest(t *testing.T) {
-	t.Parallel()
-	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-		// whose policies are decided on one after another
-		limiter := testkit.NewLimiter(t, struct{ redis.UniversalClient }{b.Redis})
-		r := gin.New()
-		require.NoError(t, r.SetTrustedProxies(nil))
-		settles := ginlimit.WithSettle(func(*gin.Context) int { return 0 })
-		r.GET("/", ginlimit.AllOf(limiter.Must("all", ginlimit.PerHour(10), settles),
-			limiter.Must("user", testkit.Key("User"), ginlimit.PerHour(2), settles)), func(*gin.Context) {})
-		hook := &valueHook{}
-		b.Redis.AddHook(hook)
-		get := func(request string) int {
-			req := httptest.NewRequest(http.MethodGet, "/", nil)
-			req.Header.Set("User", "alice")
-			rec := httptest.NewRecorder()
-			r.ServeHTTP(rec, req.WithContext(context.WithValue(t.Context(), requestKey{}, request)))
-			return rec.Code
-		}
-		require.Equal(t, http.StatusOK, get("first"))
-		noted := hook.noted()
-		require.GreaterOrEqual(t, len(noted), 4, "two policies are charged and settled")
-		require.Equal(t, []any{"first"}, slices.Compact(noted))
-
-		require.NoError(t, limiter.Block(t.Context(), ginlimit.Key("user", "alice"), time.Hour))
-		hook.noted()
-		require.Equal(t, http.StatusTooManyRequests, get("second"))
-		noted = hook.noted()
-		require.GreaterOrEqual(t, len(noted), 3, "what the first policy was charged is given back")
-		require.Equal(t, []any{"second"}, slices.Compact(noted))
-	})
-}
 
 // lateHook is a hook that reads a value of each command's context, and again and again when the command is done.
 type lateHook struct {

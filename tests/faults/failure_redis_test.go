@@ -3,16 +3,11 @@
 package faults_test
 
 import (
-	"context"
-	"flag"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
 	"strings"
-	"sync"
-	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -21,59 +16,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/memory"
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
-
-func TestEveryMethodWorksWithoutRedis(t *testing.T) {
-	t.Parallel()
-	limiter, limit := testkit.WithoutRedis(t, ginlimit.WithReplicas(2)), ginlimit.PerDay(1).WithBurst(20) // a share of 10
-	allowN := func(key string, n int) ginlimit.Result {
-		t.Helper()
-		r := testkit.Must(limiter.AllowN(t.Context(), key, n, limit))
-		require.Equal(t, ginlimit.FromLocal, r.Source)
-		return r
-	}
-	assert.Equal(t, 7, allowN("a", 3).Remaining)
-	r := testkit.Must(limiter.AllowUpTo(t.Context(), "a", 30, limit))
-	assert.Equal(t, 7, r.Granted)
-	r = testkit.Must(limiter.Peek(t.Context(), "a", limit))
-	assert.False(t, r.Allowed)
-	assert.Zero(t, r.Granted)
-
-	assert.Equal(t, 9, allowN("b", 1).Remaining)
-	some := allowN("b", 15) // more than the share holds, less than the limit allows: when it is full
-	assert.False(t, some.Allowed)
-	assert.Equal(t, 9, some.Remaining)
-	assert.InDelta(t, 24*time.Hour, some.RetryAfter, float64(time.Minute))
-	all := allowN("e", 15)
-	assert.True(t, all.Allowed)
-	assert.Equal(t, 15, all.Granted)
-	assert.Zero(t, all.Remaining)
-	assert.InDelta(t, 15*24*time.Hour, all.ResetAfter, float64(time.Minute), "it owes what it did not have")
-	assert.InDelta(t, 6*24*time.Hour, allowN("e", 1).RetryAfter, float64(time.Minute))
-	assert.InDelta(t, 15*24*time.Hour, allowN("e", 15).RetryAfter, float64(time.Minute))
-	two := []ginlimit.Limit{ginlimit.PerHour(20), ginlimit.PerDay(1000)} // shares of 10 and 500
-	r = testkit.Must(limiter.AllowN(t.Context(), "f", 20, two...))
-	assert.True(t, r.Allowed)
-	r = testkit.Must(limiter.Peek(t.Context(), "f", two[1]))
-	assert.Equal(t, 480, r.Remaining, "each gave all of it")
-	assert.EqualValues(t, -1, allowN("c", 21).RetryAfter, "never")
-	assert.Equal(t, 9, allowN("c", 1).Remaining)
-
-	// What changes a bucket changes that of this process, and says that Redis was not told.
-	require.ErrorIs(t, limiter.Refund(t.Context(), "a", 4, limit), ginlimit.ErrUnavailable)
-	assert.Equal(t, 3, allowN("a", 1).Remaining)
-	require.ErrorIs(t, limiter.Reset(t.Context(), "a", limit), ginlimit.ErrUnavailable)
-	assert.Equal(t, 9, allowN("a", 1).Remaining)
-	require.ErrorIs(t, limiter.Block(t.Context(), "a", time.Hour, limit), ginlimit.ErrUnavailable)
-	assert.InDelta(t, time.Hour, allowN("a", 1).RetryAfter, float64(time.Minute))
-
-	require.NoError(t, limiter.Wait(t.Context(), "d", limit))
-	assert.Equal(t, 8, allowN("d", 1).Remaining)
-	r = testkit.Must(limiter.Allow(t.Context(), "d", ginlimit.PerDay(-1)))
-	assert.Equal(t, ginlimit.FromPolicy, r.Source)
-}
 
 // TestApplicationStartsWithoutRedis serves and limits at once, and goes over to Redis when that is there.
 func TestApplicationStartsWithoutRedis(t *testing.T) {
@@ -143,70 +87,6 @@ func TestLocalBucketsOutliveTheOutage(t *testing.T) {
 		require.NotNil(t, process)
 		require.True(t, ask("k", ginlimit.FromRedis).Allowed)
 	}
-}
-
-var million = flag.Bool("million", false, "have TestMemoryIsBounded ask for a million keys")
-
-// TestMemoryIsBounded asks by all algorithms for far more keys than are remembered, of which Redis
-// denies some, and without Redis. internal/memory holds each algorithm to its bound. With the race
-// detector all is a quarter: what is remembered, its memory, and the keys.
-func TestMemoryIsBounded(t *testing.T) { // not parallel: it counts all memory
-	algorithms := []ginlimit.Algorithm{ginlimit.TokenBucket, ginlimit.FixedWindow, ginlimit.SlidingWindow}
-	addr, process := testkit.StartRedisProcess(t)
-	keys, share := int64(300_000/testkit.RaceShare), testkit.RaceShare
-	if *million {
-		keys, share = 1_000_000, 1
-	}
-	limiter := testkit.NewLimiter(t, testkit.Connect(t, addr), testkit.RemembersDenials(),
-		ginlimit.WithFailureMode(ginlimit.FailLocal), testkit.Patient(),
-		ginlimit.WithDenyCache(65_536/share)) // the default
-	buckets := memory.MaxBuckets / share
-	testkit.SetLocalBuckets(limiter.Limiter, buckets)
-	ask := func(keys int64, source ginlimit.Source, limits ...ginlimit.Limit) (denied int64) {
-		var next, no atomic.Int64
-		var all sync.WaitGroup
-		var policies []*ginlimit.Policy
-		for i, a := range algorithms {
-			var opts []ginlimit.PolicyOption
-			for _, limit := range limits {
-				opts = append(opts, limit.WithAlgorithm(a))
-			}
-			policies = append(policies, testkit.NewPolicy(t, limiter, fmt.Sprint(source, i), opts...))
-		}
-		for range 256 {
-			all.Go(func() {
-				for i := next.Add(1); i <= 2*keys; i = next.Add(1) {
-					// Each key twice, some time apart, and about as long as a key may be.
-					client := i/512*256 + i%256
-					r, err := policies[client%int64(len(policies))].Allow(context.Background(),
-						fmt.Sprintf("%-50s %d", source, client))
-					if err != nil {
-						t.Error(err)
-					}
-					if !r.Allowed {
-						no.Add(1)
-					}
-				}
-			})
-		}
-		all.Wait()
-		return no.Load()
-	}
-	before := testkit.HeapInUse()
-	require.Greater(t, ask(keys/4, ginlimit.FromRedis, ginlimit.PerDay(1), ginlimit.PerHour(1)),
-		keys/5, "remembered denials")
-	withRedis := testkit.HeapInUse() - before
-	require.NoError(t, process.Signal(syscall.SIGKILL))
-	require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
-		r := testkit.Must(limiter.Allow(t.Context(), "k", ginlimit.PerDay(1)))
-		return r.Source == ginlimit.FromLocal
-	}))
-	ask(keys, ginlimit.FromLocal, ginlimit.PerDay(3)) // so that windows have logs
-	without := testkit.HeapInUse() - before
-	t.Logf("%d MiB after %d keys in Redis, %d MiB after %d without", withRedis>>20, keys/4, without>>20, keys)
-	require.Less(t, without, int64(96<<20/share))
-	require.GreaterOrEqual(t, limiter.Stats().LocalBuckets, buckets*9/10)
-	require.LessOrEqual(t, limiter.Stats().LocalBuckets, buckets, "of all algorithms")
 }
 
 // A master is replaced behind its address, and the old one goes on. The first command that it answers by

@@ -4,17 +4,12 @@ package faults_test
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"net"
-	"net/http"
 	"os"
-	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 
-	"github.com/gin-gonic/gin"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -50,91 +45,9 @@ func TestALimiterMayBeMadeLate(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestChangeEndsADenialOnItsWay resets a key while a denial that Redis has made is on its way: it is not
-// remembered.
-func TestChangeEndsADenialOnItsWay(t *testing.T) {
-	t.Parallel()
-	rdb := testkit.Connect(t, testkit.StartRedis(t))
-	decided, gate := make(chan struct{}), make(chan struct{})
-	var next atomic.Bool
-	rdb.AddHook(testkit.EveryScript(func(send func() error) error {
-		err := send()
-		if next.Swap(false) {
-			close(decided)
-			<-gate
-		}
-		return err
-	}))
-	limiter, limit := testkit.NewLimiter(t, rdb, testkit.RemembersDenials()), ginlimit.PerDay(1)
-	testkit.Must(limiter.Allow(t.Context(), "k", limit))
-	next.Store(true)
-	var all sync.WaitGroup
-	all.Go(func() {
-		r, err := limiter.Allow(t.Context(), "k", limit)
-		assert.NoError(t, err)
-		assert.False(t, r.Allowed)
-	})
-	<-decided
-	require.NoError(t, limiter.Reset(t.Context(), "k", limit))
-	close(gate)
-	all.Wait()
-	require.True(t, testkit.Must(limiter.Allow(t.Context(), "k", limit)).Allowed)
-}
-
-// panicHook is a client's hook with a fault.
-type panicHook struct{}
-
-func TestPanicOfTheClientIsUnavailable(t *testing.T) {
-	t.Parallel()
-	rdb := testkit.Connect(t, testkit.StartRedis(t))
-	rdb.AddHook(panicHook{})
-	_, err := testkit.NewLimiter(t, rdb).Allow(t.Context(), "k", ginlimit.PerHour(1))
-	require.ErrorIs(t, err, ginlimit.ErrUnavailable)
-}
-
-func (panicHook) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (panicHook) ProcessHook(redis.ProcessHook) redis.ProcessHook {
-	return func(context.Context, redis.Cmder) error { panic("fault") }
-}
-
-func (panicHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
-}
-
 // dialing is how a client of another process connects: clients of one process are recognized by their addresses.
 func dialing(ctx context.Context, network, addr string) (net.Conn, error) {
 	return new(net.Dialer).DialContext(ctx, network, addr)
-}
-
-// TestLimitersOfAProcessCountOnce: five New on five routes, of which each admits all of its limit without Redis,
-// and those of one limit admit it together.
-func TestLimitersOfAProcessCountOnce(t *testing.T) {
-	t.Parallel()
-	addr, process := testkit.StartRedisProcess(t)
-	r := gin.New()
-	require.NoError(t, r.SetTrustedProxies(nil))
-	rates := []int{100, 100, 100, 101, 102}
-	for i, rate := range rates { // each has a client of its own
-		l := testkit.Must(ginlimit.NewLimiter(testkit.Connect(t, addr), testkit.Patient(),
-			ginlimit.WithLogger(slog.New(slog.DiscardHandler))))
-		r.GET(fmt.Sprint("/", i), l.Handler(fmt.Sprint(rate, " a day"), ginlimit.PerDay(rate)), testkit.OK)
-	}
-	admitted := func(route, n int) (all int) {
-		for range n {
-			if testkit.Get(r, fmt.Sprint("/", route)).Code == http.StatusOK {
-				all++
-			}
-		}
-		return all
-	}
-	for i := range rates {
-		require.Equal(t, 1, admitted(i, 1))
-	}
-	require.NoError(t, process.Kill())
-	require.Equal(t, 100, admitted(0, 30)+admitted(1, 30)+admitted(2, 60))
-	require.Equal(t, 101, admitted(3, 120))
-	require.Equal(t, 102, admitted(4, 120))
 }
 
 // TestReplicasThatConfigureNothingShareTheLimit: limiters of default options in four processes count each other,
@@ -216,35 +129,4 @@ func TestPingOfWrongDatabaseSaysSo(t *testing.T) {
 	err := testkit.NewLimiter(t, rdb).Ping(t.Context())
 	require.ErrorIs(t, err, ginlimit.ErrUnavailable)
 	require.ErrorContains(t, err, "ERR: the database number is out of range")
-}
-
-// TestPingNeedsEveryServer kills one of two masters of a cluster, and one of two shards of a ring.
-func TestPingNeedsEveryServer(t *testing.T) {
-	t.Parallel()
-	masters, nodes := testkit.StartClusterProcesses(t, 2)
-	addr := testkit.StartRedis(t)
-	other, shard := testkit.StartRedisProcess(t)
-	for name, row := range map[string]struct {
-		rdb  redis.UniversalClient
-		kill func() error
-	}{
-		"cluster": {redis.NewClusterClient(&redis.ClusterOptions{Addrs: masters}), nodes[1].Kill},
-		"ring":    {redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": addr, "b": other}}), shard.Kill},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			defer row.rdb.Close()
-			limiter := testkit.NewLimiter(t, row.rdb)
-			require.NoError(t, limiter.Ping(t.Context()))
-			require.NoError(t, row.kill())
-			ring, ok := row.rdb.(*redis.Ring)
-			require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
-				err := limiter.Ping(t.Context())
-				return ok && ring.Len() == 1 || err != nil && strings.Contains(err.Error(), "connection refused")
-			}))
-			require.True(t, !ok || testkit.BecomesTrue(t.Context().Done(), func() bool {
-				return ring.Len() == 1 && limiter.Ping(t.Context()) == nil
-			}), "once the ring leaves the shard out")
-		})
-	}
 }

@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,14 +19,6 @@ import (
 	"github.com/ginlimit/ginlimit"
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
-
-func TestLimiterNeedsNoRedisToStart(t *testing.T) {
-	t.Parallel()
-	limiter := testkit.NewLimiter(t, testkit.Unreachable(t))
-	_, err := limiter.Allow(t.Context(), "k", ginlimit.PerHour(1))
-	require.ErrorIs(t, err, ginlimit.ErrUnavailable)
-	require.True(t, strings.HasPrefix(err.Error(), "ginlimit: "), err)
-}
 
 func TestPing(t *testing.T) {
 	t.Parallel()

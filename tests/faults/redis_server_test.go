@@ -20,29 +20,6 @@ import (
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
-func TestDecisionsGoOnAfterARestart(t *testing.T) {
-	t.Parallel()
-	addr, process := testkit.StartRedisProcess(t)
-	limiter := testkit.NewLimiter(t, testkit.Connect(t, addr))
-	_, err := limiter.Allow(t.Context(), "k", ginlimit.PerHour(1))
-	require.NoError(t, err)
-
-	require.NoError(t, process.Kill())
-	require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
-		_, err = limiter.Allow(t.Context(), "k", ginlimit.PerHour(1))
-		return err != nil
-	}))
-	require.ErrorIs(t, err, ginlimit.ErrUnavailable)
-
-	require.NotNil(t, testkit.LaunchRedis(t, addr))
-	var r ginlimit.Result
-	require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
-		r, err = limiter.Allow(t.Context(), "k", ginlimit.PerHour(1))
-		return err == nil
-	}))
-	require.True(t, r.Allowed, "the buckets went with the server")
-}
-
 // TestNoChargeIsSentTwice freezes Redis for longer than the client waits for a reply: the charge that
 // was on its way is made once, whatever the client makes of it.
 func TestNoChargeIsSentTwice(t *testing.T) {
@@ -180,24 +157,6 @@ func TestFullMemoryChargesAllOrNone(t *testing.T) {
 	require.ErrorIs(t, testkit.Err(limiter.Allow(ctx, "k", minute, hour)), ginlimit.ErrUnavailable)
 	require.NoError(t, rdb.ConfigSet(ctx, "maxmemory", "0").Err())
 	require.Equal(t, 4, testkit.Must(limiter.Peek(ctx, "k", minute)).Remaining)
-}
-
-func TestBucketsAreBoundedByTheTimeToFull(t *testing.T) {
-	t.Parallel()
-	rdb := testkit.Connect(t, testkit.StartRedis(t))
-	limiter, ctx := testkit.NewLimiter(t, rdb), t.Context()
-	limit := ginlimit.PerHour(60)
-	testkit.Must(limiter.AllowN(ctx, "k", 3, limit))
-	ttl := rdb.PTTL(ctx, testkit.RedisKey("k", limit)).Val()
-	require.LessOrEqual(t, ttl, 3*time.Minute)
-	require.Greater(t, ttl, 2*time.Minute)
-	require.NoError(t, limiter.Refund(ctx, "k", 3, limit))
-	require.Zero(t, rdb.Exists(ctx, testkit.RedisKey("k", limit)).Val(), "a full bucket has no key")
-	testkit.Must(limiter.Peek(ctx, "k", limit))
-	require.Zero(t, rdb.Exists(ctx, testkit.RedisKey("k", limit)).Val())
-	record := rdb.PTTL(ctx, testkit.RedisKey("k", limit)+":back").Val()
-	require.Positive(t, record, "what was given back is known as long as it matters")
-	require.LessOrEqual(t, record, 6*time.Minute+6*time.Minute/16)
 }
 
 func TestPrefixesKeepLimitersApart(t *testing.T) {

@@ -171,7 +171,7 @@ func masterKilled(t *testing.T) *site {
 	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs})
 	t.Cleanup(func() { _ = rdb.Close() })
 	return &site{
-		rdb: rdb, degrades: someKeys, bursts: 2, leased: keyOfTheFirst(t, rdb, len(addrs)),
+		rdb: rdb, degrades: someKeys, bursts: 2, key: keyOfTheFirst(t, rdb, len(addrs)),
 		fail: func() { require.NoError(t, processes[0].Kill()) },
 		mend: func() {
 			require.True(t, testkit.BecomesTrue(ctx.Done(), func() bool {

@@ -2,20 +2,11 @@ package integration
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/tls"
-	"crypto/x509"
-	"encoding/pem"
-	"fmt"
-	"math/big"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"sync"
@@ -25,7 +16,6 @@ import (
 
 	"github.com/gin-gonic/gin"
 	"github.com/redis/go-redis/v9"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
@@ -134,110 +124,4 @@ func TestApacheBenchGetsExactlyTheLimit(t *testing.T) { // not parallel: a token
 		}
 	}
 	require.Contains(t, readme[2], "Non-2xx responses:      200\n")
-}
-
-// tlsFiles are those of a server that is its own authority.
-type tlsFiles struct{ certificate, key string }
-
-// certificates makes the files of a server at 127.0.0.1, and the configuration of its clients.
-func certificates(t *testing.T) (tlsFiles, *tls.Config) {
-	key := testkit.Must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
-	}
-	certificate := testkit.Must(x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key))
-	private := testkit.Must(x509.MarshalPKCS8PrivateKey(key))
-	dir := t.TempDir()
-	write := func(name, kind string, der []byte) string {
-		path := filepath.Join(dir, name)
-		require.NoError(t, os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600))
-		return path
-	}
-	files := tlsFiles{write("cert.pem", "CERTIFICATE", certificate), write("key.pem", "PRIVATE KEY", private)}
-	parsed := testkit.Must(x509.ParseCertificate(certificate))
-	authorities := x509.NewCertPool()
-	authorities.AddCert(parsed)
-	return files, &tls.Config{RootCAs: authorities}
-}
-
-// TestHashSlotsThatMigrate has many callers take tokens of clients whose hash slots migrate. Redis
-// decides on one limit. It decides on several while all of a client's keys are on one node, and
-// answers TRYAGAIN while they are on two. What it admits and what it charges are the same, and no
-// more than the limits.
-func TestHashSlotsThatMigrate(t *testing.T) {
-	t.Parallel()
-	m := testkit.StartMigration(t)
-	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: m.Addrs})
-	defer rdb.Close()
-	for _, a := range []ginlimit.Algorithm{ginlimit.TokenBucket, ginlimit.FixedWindow, ginlimit.SlidingWindow} {
-		for _, limits := range [][]ginlimit.Limit{
-			{{Rate: 40, Period: 23 * time.Hour}},
-			{{Rate: 40, Period: 23 * time.Hour}, ginlimit.PerDay(50)},
-		} {
-			limiter := testkit.NewLimiter(t, rdb, testkit.WithAlgorithm(a), testkit.Patient(), ginlimit.WithDenyCache(0),
-				ginlimit.WithFailureMode(ginlimit.FailClosed))
-			client := m.ClientOnFirst(t, a, limits[0])
-			var admitted, failed atomic.Int64
-			take := func(n int) {
-				var all sync.WaitGroup
-				for range n {
-					all.Go(func() {
-						switch r, err := limiter.Allow(context.Background(), client, limits...); {
-						case err != nil:
-							assert.ErrorContains(t, err, "TRYAGAIN")
-							failed.Add(1)
-						case r.Allowed:
-							assert.Equal(t, ginlimit.FromRedis, r.Source)
-							admitted.Add(1)
-						}
-					})
-				}
-				all.Wait()
-			}
-			charged := func(n int64) {
-				t.Helper()
-				require.Equal(t, n, admitted.Load())
-				require.EqualValues(t, 40-n, testkit.Must(limiter.Peek(t.Context(), client, limits...)).Remaining)
-			}
-			take(5)
-			m.Begin(t, testkit.RedisKeyOf(a, client, limits[0]))
-			take(5)
-			charged(10)
-			m.Move(t, testkit.RedisKeyOf(a, client, limits[0]))
-			take(5)
-			if len(limits) == 1 {
-				charged(15)
-			} else {
-				require.EqualValues(t, 5, failed.Load())
-				m.Move(t, testkit.RedisKeyOf(a, client, limits[1]))
-				charged(10)
-			}
-			take(60)
-			charged(40)
-		}
-	}
-}
-
-// TestMovedNamesTheClientToUse has a cluster refuse keys of another node. Only a client of one
-// server is the wrong one: the cluster client of the test is told wrong slots.
-func TestMovedNamesTheClientToUse(t *testing.T) {
-	t.Parallel()
-	addrs := testkit.StartCluster(t, 2)
-	one := testkit.Connect(t, addrs[0])
-	cluster := redis.NewClusterClient(&redis.ClusterOptions{
-		MaxRedirects: -1,
-		ClusterSlots: func(context.Context) ([]redis.ClusterSlot, error) {
-			return []redis.ClusterSlot{{Start: 0, End: 16383, Nodes: []redis.ClusterNode{{Addr: addrs[0]}}}}, nil
-		},
-	})
-	defer cluster.Close()
-	for _, rdb := range []redis.UniversalClient{one, cluster} {
-		limiter, log := testkit.LoggedLimiter(t, rdb)
-		for i := range 20 {
-			_, _ = limiter.Allow(t.Context(), fmt.Sprint("client ", i), ginlimit.PerDay(5)) // those of the other node fail
-		}
-		require.Contains(t, log.String(), "MOVED")
-		require.Equal(t, rdb == one, strings.Contains(log.String(), "redis.NewClusterClient"), log.String())
-	}
 }

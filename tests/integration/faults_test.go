@@ -35,7 +35,6 @@ var faults = []struct {
 	{"replies swallowed", swallowed},
 	{"40 ms slower, client of WithTimeout(20 ms)", slowerThanTheClient},
 	{"frozen, a pool of one connection", frozenPoolOfOne},
-	{"frozen, over TLS", frozenTLS},
 	{"frozen, over a Unix socket", frozenSocket},
 	{"killed and started again, client with RESP2", killedRESP2},
 	{"its name is not found", nameNotFound},
@@ -67,15 +66,6 @@ func frozenPoolOfOne(t *testing.T) *site { return freeze(t, redis.Options{PoolSi
 func frozenSocket(t *testing.T) *site {
 	socket := filepath.Join(t.TempDir(), "redis.sock")
 	return freeze(t, redis.Options{Network: "unix", Addr: socket}, "--unixsocket", socket)
-}
-
-func frozenTLS(t *testing.T) *site {
-	files, client := certificates(t)
-	address := "127.0.0.1:" + testkit.FreePort(t)
-	_, port, err := net.SplitHostPort(address)
-	require.NoError(t, err)
-	return freeze(t, redis.Options{Addr: address, TLSConfig: client}, "--tls-port", port, "--tls-auth-clients", "no",
-		"--tls-cert-file", files.certificate, "--tls-key-file", files.key, "--tls-ca-cert-file", files.certificate)
 }
 
 // freeze stops a server. Without an address in the options, the client has the server's own.
@@ -163,7 +153,10 @@ func readOnly(t *testing.T) *site {
 func wrongType(t *testing.T) *site {
 	addr := testkit.StartRedis(t)
 	admin := testkit.Connect(t, addr)
-	names := hotNames()
+	var names []string // of the keys that are asked for at more than their rate
+	for _, policy := range policies {
+		names = append(names, strings.Replace(testkit.RedisKey("hot", hotLimit), "ginlimit", policy.String(), 1))
+	}
 	return &site{
 		rdb: outageClient(t, redis.Options{Addr: addr}), lasts: 2 * time.Second, degrades: hotKey, bursts: 2,
 		fail: func() {

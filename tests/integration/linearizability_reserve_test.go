@@ -3,9 +3,7 @@ package integration
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"maps"
-	"math"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -66,28 +64,6 @@ func (h *history) settle(t *testing.T, caller int, in operation, r *ginlimit.Res
 		returned = time.Hour.Nanoseconds() // it may happen later
 	}
 	h.add(porcupine.Operation{ClientId: caller, Input: in, Call: called, Output: out, Return: returned})
-}
-
-func TestConcurrentReservationsAreLinearizable(t *testing.T) {
-	t.Parallel()
-	for name, disturb := range map[string]disturbance{
-		"undisturbed":       undisturbed,
-		"connections cut":   cutConnections,
-		"scripts flushed":   flushScripts,
-		"slow Redis":        delayReplies,
-		"frozen Redis":      freezeServer,
-		"replies swallowed": swallowReplies,
-	} {
-		for _, direct := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, ContextTimeoutEnabled %t", name, direct), func(t *testing.T) {
-				t.Parallel()
-				h := newHistory(t, direct)
-				h.verbs = []verb{reserve, reserve, reserve, allowN, allowUpTo, peek}
-				h.record(t, disturb)
-				h.check(t, sequentialBucket.ToModel())
-			})
-		}
-	}
 }
 
 // Three processes with leases ask for keys in waves while something happens: guarantee 1 holds for
@@ -236,60 +212,4 @@ func assertNoMoreThan(t *testing.T, limit ginlimit.Limit, all []admission, lost 
 		}
 	}
 	return fullest
-}
-
-// fullestSpan returns how many tokens were admitted above rate × time in the fullest span. It equals
-// that of assertNoMoreThan without a loss, and is fast for many admissions.
-//
-// A tree over the admissions, by when they began, adds them up in the order in which they ended. The
-// best of a node is the most that a span holds that begins with one of its admissions, above what
-// flowed back since the start.
-func fullestSpan(limit ginlimit.Limit, all []admission) (fullest int) {
-	rate, period := int64(limit.Rate), int64(limit.Period)
-	all = slices.Clone(all)
-	slices.SortFunc(all, func(a, b admission) int { return cmp.Compare(a.from, b.from) })
-	order := make([]int, len(all))
-	for i := range order {
-		order[i] = i
-	}
-	slices.SortFunc(order, func(a, b int) int { return cmp.Compare(all[a].to, all[b].to) })
-	leaves := 1
-	for leaves < len(all) {
-		leaves *= 2
-	}
-	sum, best := make([]int64, 2*leaves), make([]int64, 2*leaves)
-	up := func(i int) {
-		sum[i] = sum[2*i] + sum[2*i+1]
-		best[i] = max(best[2*i]+sum[2*i+1], best[2*i+1])
-	}
-	for i := range best {
-		best[i] = math.MinInt64 / 2 // no admission yet
-	}
-	for _, j := range order {
-		tokens := int64(all[j].tokens) * period
-		sum[leaves+j] = tokens
-		best[leaves+j] = int64(all[j].from)*rate + tokens
-		for i := (leaves + j) / 2; i > 0; i /= 2 {
-			up(i)
-		}
-		// The server's clock has milliseconds, so a span may be up to one longer on it.
-		above := best[1] - int64(all[j].to+time.Millisecond)*rate
-		fullest = max(fullest, int((above+period-1)/period))
-	}
-	return fullest
-}
-
-// TestFullestSpan compares both ways to find the fullest span.
-func TestFullestSpan(t *testing.T) {
-	t.Parallel()
-	for seed := range uint64(200) {
-		random := rand.New(rand.NewPCG(seed, 0))
-		limit := ginlimit.Limit{Rate: 1 + random.IntN(1000), Period: time.Second, Burst: 1_000_000}
-		var all []admission
-		for range random.IntN(100) {
-			from := time.Duration(random.Int64N(int64(time.Second)))
-			all = append(all, admission{from, from + time.Duration(random.Int64N(int64(50*time.Millisecond))), 1 + random.IntN(9)})
-		}
-		assert.Equal(t, assertNoMoreThan(t, limit, all, loss{from: -1, to: -1}), fullestSpan(limit, all), "seed %d", seed)
-	}
 }

@@ -50,7 +50,6 @@ type operation struct {
 	key     string
 	verb    verb
 	n       int
-	burst   int // if slowLimit has another
 	process int
 	actual  [2]int // what settle replaces n by
 }
@@ -70,11 +69,7 @@ var sequentialBucket = porcupine.NondeterministicModel{
 	Step: func(state, input, output any) []any {
 		taken, in, out := state.(int), input.(operation), output.(outcome)
 		granted, after := 0, taken
-		burst := slowLimit.Burst
-		if in.burst > 0 {
-			burst = in.burst
-		}
-		switch room := max(0, burst-taken); in.verb {
+		switch room := max(0, slowLimit.Burst-taken); in.verb {
 		case settle:
 			return settled(taken, in, out)
 		case allowN, reserve:
@@ -94,7 +89,7 @@ var sequentialBucket = porcupine.NondeterministicModel{
 		case in.verb != refund && r.Granted != granted:
 			return nil
 		// of memory, it may be a second old
-		case in.verb != refund && r.Source == ginlimit.FromRedis && r.Remaining != max(0, burst-after):
+		case in.verb != refund && r.Source == ginlimit.FromRedis && r.Remaining != max(0, slowLimit.Burst-after):
 			return nil
 		}
 		return []any{after}
@@ -144,23 +139,29 @@ type disturbance func(t *testing.T, addr string, process *os.Process, proxy *tes
 
 func TestConcurrentCallsAreLinearizable(t *testing.T) {
 	t.Parallel()
-	usual := []verb{allowN, allowUpTo, peek, refund}
-	for name, row := range map[string]struct {
+	usual, reserving := []verb{allowN, allowUpTo, peek, refund}, []verb{reserve, reserve, reserve, allowN, allowUpTo, peek}
+	type row struct {
 		disturb disturbance
 		verbs   []verb
 		opts    []ginlimit.LimiterOption
-	}{
-		"fixed window":      {cutConnections, usual, []ginlimit.LimiterOption{testkit.WithAlgorithm(ginlimit.FixedWindow)}},
-		"sliding window":    {cutConnections, usual, []ginlimit.LimiterOption{testkit.WithAlgorithm(ginlimit.SlidingWindow)}},
-		"undisturbed":       {undisturbed, usual, nil},
-		"connections cut":   {cutConnections, usual, nil},
-		"scripts flushed":   {flushScripts, usual, nil},
-		"slow Redis":        {delayReplies, usual, nil},
-		"frozen Redis":      {freezeServer, usual, nil},
-		"replies swallowed": {swallowReplies, usual, nil},
+	}
+	rows := map[string]row{
+		"fixed window":   {cutConnections, usual, []ginlimit.LimiterOption{testkit.WithAlgorithm(ginlimit.FixedWindow)}},
+		"sliding window": {cutConnections, usual, []ginlimit.LimiterOption{testkit.WithAlgorithm(ginlimit.SlidingWindow)}},
 		// a refund elsewhere shows within a second
 		"denials remembered": {cutConnections, usual[:3], []ginlimit.LimiterOption{ginlimit.WithDenyCache(65_536)}},
+	}
+	for name, disturb := range map[string]disturbance{
+		"undisturbed":       undisturbed,
+		"connections cut":   cutConnections,
+		"scripts flushed":   flushScripts,
+		"slow Redis":        delayReplies,
+		"frozen Redis":      freezeServer,
+		"replies swallowed": swallowReplies,
 	} {
+		rows[name], rows["reservations, "+name] = row{disturb, usual, nil}, row{disturb, reserving, nil}
+	}
+	for name, row := range rows {
 		for _, direct := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, ContextTimeoutEnabled %t", name, direct), func(t *testing.T) {
 				t.Parallel()

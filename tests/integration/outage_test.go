@@ -5,7 +5,6 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
-	"maps"
 	"os"
 	"runtime/pprof"
 	"slices"
@@ -52,8 +51,7 @@ type site struct {
 	degrades kindOfKey
 	// bursts is how often a bucket may start full, as Redis loses it.
 	bursts int
-	// leased is the key that those with leases ask for; "" is that of the others.
-	leased string
+	key    string // whose buckets are on the server that fails, if there are several
 }
 
 // kindOfKey is what a caller asks for, in turn.
@@ -85,16 +83,13 @@ type outage struct {
 	ended   time.Duration
 	back    time.Duration // from mended on, until every limiter decided in Redis
 	log     string
-	leased  *lessees // limiters with leases
 }
 
 var policies = []ginlimit.FailureMode{ginlimit.FailLocal, ginlimit.FailOpen, ginlimit.FailClosed}
 
 func TestFaults(t *testing.T) {
 	serial := *faultsTable != ""
-	rows, leasedRows := make([]string, len(faults)), make([]string, len(faults))
-	var leased atomic.Int64
-	t.Cleanup(func() { assert.Positive(t, leased.Load(), "decisions from leases") }) // when all rows have ended
+	rows := make([]string, len(faults))
 	for i, f := range faults {
 		t.Run(f.name, func(t *testing.T) {
 			if !serial {
@@ -104,23 +99,18 @@ func TestFaults(t *testing.T) {
 			s := f.start(t)
 			o := s.run(t)
 			s.judge(t, o)
-			o.leased.judge(t, s, o)
-			leased.Add(int64(o.leased.leased))
-			rows[i], leasedRows[i] = fmt.Sprintf("| %s | %s", f.name, s.row(t, o)),
-				fmt.Sprintf("| %s | %s", f.name, o.leased.row())
+			rows[i] = fmt.Sprintf("| %s | %s", f.name, s.row(t, o))
 			say(t, "%s", rows[i])
 			assert.Less(t, percentile(o.tooks(), 99), 2*time.Second, "also on a busy machine")
 			assert.Less(t, o.back, 10*time.Second, "also on a busy machine")
 			if serial {
 				assert.LessOrEqual(t, percentile(o.tooks(), 99), ginlimit.DefaultTimeout+20*time.Millisecond)
 				assert.LessOrEqual(t, o.back, time.Second)
-				o.leased.assertInTime(t)
 			}
 		})
 	}
 	if serial && !t.Failed() {
-		text := strings.Replace(faultsText, "ROWS", strings.Join(rows, "\n"), 1)
-		text = strings.Replace(text, "LEASED", strings.Join(leasedRows, "\n"), 1)
+		text := faultsText + strings.Join(rows, "\n") + "\n"
 		require.NoError(t, os.WriteFile(*faultsTable, []byte(text), 0o644))
 	}
 }
@@ -149,12 +139,7 @@ func (s *site) run(t *testing.T) outage {
 			limiters[policy] = testkit.Wrap(limiter, ginlimit.TokenBucket)
 			require.True(t, testkit.BecomesTrue(ctx.Done(), inRedis(limiters[policy])), policy)
 		}
-		o.leased = newLessees(t, s, timeout)
-		for i, limiter := range o.leased.limiters {
-			require.True(t, testkit.BecomesTrue(ctx.Done(), inRedis(limiter)), "%s, with leases", o.leased.policies[i])
-		}
 		start, end := time.Now(), make(chan struct{})
-		o.leased.begin(&all, start, end)
 		var mu sync.Mutex
 		for policy, limiter := range limiters {
 			for caller := range outageCallers {
@@ -167,11 +152,9 @@ func (s *site) run(t *testing.T) outage {
 			}
 		}
 		pause(outagePace * 20)
-		o.leased.awaitLeases(ctx)
 		o.failed = time.Since(start)
 		s.fail() // which takes long on a busy machine
 		o.settled = time.Since(start) + settleTime
-		o.leased.leave(&all)
 		pause(s.lasts)
 		o.mending = time.Since(start)
 		s.mend()
@@ -181,12 +164,11 @@ func (s *site) run(t *testing.T) outage {
 			assert.True(t, testkit.BecomesTrue(ctx.Done(), inRedis(limiters[policy])), policy)
 		}
 		o.back = time.Since(mended)
-		o.leased.wait(ctx, t, mended)
 		pause(outagePace * 20)
 		close(end)
 		all.Wait()
 		o.ended = time.Since(start)
-		for _, limiter := range append(slices.Collect(maps.Values(limiters)), o.leased.remaining()...) {
+		for _, limiter := range limiters {
 			assert.NoError(t, limiter.Close())
 		}
 	})
@@ -369,13 +351,4 @@ the most that is allowed.
 
 | fault | p99 | longest | degraded | back | admitted by Redis | by the process |
 | --- | --- | --- | --- | --- | --- | --- |
-ROWS
-
-With leases: four limiters, on a key for which each asks at about twice its rate. One closes in the fault.
-closed: how long Close took. admitted: by Redis and from leases, above rate × time, in the fullest span that
-holds one burst, of that burst.
-
-| fault | p99 | longest | from leases | back | closed | admitted |
-| --- | --- | --- | --- | --- | --- | --- |
-LEASED
 `

@@ -4,10 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
-	"os"
-	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -104,6 +100,27 @@ func TestSharedCallsWhileAServerFails(t *testing.T) {
 	}
 }
 
+// another returns another client of the servers that a client has, as another process would have it.
+func another(t *testing.T, rdb redis.UniversalClient) redis.UniversalClient {
+	t.Helper()
+	var next redis.UniversalClient
+	switch rdb := rdb.(type) {
+	case *redis.ClusterClient:
+		next = redis.NewClusterClient(&redis.ClusterOptions{Addrs: rdb.Options().Addrs})
+	case *redis.Ring:
+		next = redis.NewRing(&redis.RingOptions{Addrs: rdb.Options().Addrs,
+			HeartbeatFrequency: rdb.Options().HeartbeatFrequency})
+	case *redis.Client:
+		if rdb.Options().Addr == "FailoverClient" { // it does not tell its Sentinels
+			return rdb
+		}
+		next = redis.NewClient(&redis.Options{Addr: rdb.Options().Addr})
+	}
+	require.NotNil(t, next)
+	t.Cleanup(func() { _ = next.Close() })
+	return next
+}
+
 // refusedByBreaker asks for keys that nobody else asks for, and returns those that no server was
 // asked about, as the breaker was open.
 func refusedByBreaker(limiters []*testkit.Limiter, until <-chan struct{}) (keys []string) {
@@ -170,13 +187,9 @@ func keysOn(t *testing.T, s *site) (keys []string) {
 		require.NoError(t, err)
 		return node.Options().Addr
 	}
-	first := s.leased
-	if first == "" {
-		first = "hot"
-	}
 	for i := 0; len(keys) < 4; i++ {
 		key := fmt.Sprint("key ", i)
-		if (on(key) == on(first)) == (len(keys) < 2) || on(key) == "" {
+		if (on(key) == on(s.key)) == (len(keys) < 2) || on(key) == "" {
 			keys = append(keys, key)
 		}
 	}
@@ -208,120 +221,10 @@ func ringOf(t *testing.T, addr string, s site) *site {
 	t.Cleanup(func() { _ = rdb.Close() })
 	s.rdb, s.lasts, s.degrades = rdb, time.Second, someKeys
 	for i := 0; ; i++ {
-		s.leased = fmt.Sprint("hot ", i)
-		shard := testkit.Must(rdb.GetShardClientForKey(testkit.RedisKey(s.leased, oneLimit[0])))
+		s.key = fmt.Sprint("hot ", i)
+		shard := testkit.Must(rdb.GetShardClientForKey(testkit.RedisKey(s.key, oneLimit[0])))
 		if shard.Options().Addr == addr {
 			return &s
 		}
-	}
-}
-
-const (
-	transportFailsAfter = time.Second
-	transportFailsFor   = 3 * time.Second
-	transportReplicas   = 2
-)
-
-// transportCalls are what callers saw.
-type transportCalls struct {
-	mu       sync.Mutex
-	answered map[string]int // statuses by path
-	failed   map[string]error
-}
-
-// TestTransportsWhileRedisFails go on as their failure mode says: each call is answered, or returns an error and was
-// not sent.
-func TestTransportsWhileRedisFails(t *testing.T) {
-	t.Parallel()
-	frozen := func(_ *testing.T, process *os.Process, _ *redis.Client) error { return process.Signal(syscall.SIGSTOP) }
-	goesOn := func(process *os.Process) error { return process.Signal(syscall.SIGCONT) }
-	emptied := func(t *testing.T, _ *os.Process, rdb *redis.Client) error { return rdb.FlushAll(t.Context()).Err() }
-	nothing := func(*os.Process) error { return nil }
-	const rate, burst = 100, 20
-	soon := ginlimit.WithTimeout(ginlimit.DefaultTimeout)
-	whole := int(transportFailsFor.Seconds()) * rate
-	for name, row := range map[string]struct {
-		mode    ginlimit.FailureMode
-		timeout ginlimit.LimiterOption
-		fail    func(*testing.T, *os.Process, *redis.Client) error
-		mend    func(*os.Process) error
-		most    int // calls that the partner serves while Redis is away; without errors at least one
-		errs    bool
-	}{
-		"frozen, closed": {ginlimit.FailClosed, soon, frozen, goesOn, 0, true},
-		"frozen, local":  {ginlimit.FailLocal, soon, frozen, goesOn, whole + burst, false},
-		"frozen, open":   {ginlimit.FailOpen, soon, frozen, goesOn, math.MaxInt, false},
-		"emptied":        {ginlimit.FailClosed, testkit.Patient(), emptied, nothing, whole + 2*burst, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			addr, process := testkit.StartRedisProcess(t)
-			t.Cleanup(func() { _ = goesOn(process) })
-			p := startPartner(t, ginlimit.PerSecond(rate))
-			if row.mode == ginlimit.FailOpen { // it limits nobody: what a 429 does is not the question
-				p = startPartner(t, ginlimit.Unlimited())
-			}
-			seen := transportCalls{answered: map[string]int{}, failed: map[string]error{}}
-			var all sync.WaitGroup
-			var stops atomic.Bool
-			for i := range transportReplicas {
-				client := transportClient(t, testkit.Connect(t, addr), []ginlimit.PolicyOption{ginlimit.PerSecond(rate).WithBurst(burst)},
-					ginlimit.WithFailureMode(row.mode), ginlimit.WithReplicas(transportReplicas), row.timeout, quietly)
-				for caller := range transportCallers {
-					all.Go(func() {
-						for n := 0; !stops.Load(); n++ {
-							path := fmt.Sprintf("/%d/%d/%d", i, caller, n)
-							ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-							status, err := callPartner(ctx, client, p.url+path)
-							cancel()
-							seen.note(path, status, err)
-							pause(5 * time.Millisecond)
-						}
-					})
-				}
-			}
-			pause(transportFailsAfter)
-			require.NoError(t, row.fail(t, process, testkit.Connect(t, addr)))
-			from := time.Now().Add(settleTime)
-			pause(settleTime + transportFailsFor)
-			served := p.between(from, from.Add(transportFailsFor))
-			require.NoError(t, row.mend(process))
-			mended := p.allowed.Load()
-			require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool { return p.allowed.Load() > mended+rate/2 }))
-			stops.Store(true)
-			all.Wait()
-			say(t, "%d calls, %d of them in the outage, %d errors, %d denied", p.allowed.Load(), served, len(seen.failed), p.denied.Load())
-			assert.LessOrEqual(t, served, row.most)
-			assert.Equal(t, row.errs, served == 0)
-			assert.Equal(t, row.errs, len(seen.failed) > 0)
-			assert.Zero(t, p.denied.Load())
-			seen.judge(t, p)
-		})
-	}
-}
-
-// note keeps what came of a call.
-func (c *transportCalls) note(path string, status int, err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if err != nil {
-		c.failed[path] = err
-	} else {
-		c.answered[path] = status
-	}
-}
-
-// judge asserts that what was served was answered, once, and that no call with an error was sent.
-func (c *transportCalls) judge(t *testing.T, p *apiPartner) {
-	t.Helper()
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	assert.Len(t, p.served, len(c.answered))
-	for path, times := range p.served {
-		assert.Len(t, times, 1)
-		assert.Equal(t, 200, c.answered[path])
-	}
-	for _, err := range c.failed {
-		assert.True(t, errors.Is(err, ginlimit.ErrUnavailable), err)
 	}
 }
