@@ -94,70 +94,26 @@ func owing(b Bucket, whole int64) Bucket {
 	return b
 }
 
-// TestWindow has what is found of windows, and what is after charges of n tokens.
-func TestWindow(t *testing.T) {
+// TestWindowLater has what a window is some time after it was found, and what its numbers end at.
+func TestWindowLater(t *testing.T) {
 	t.Parallel()
 	fixed, sliding := newBucket(t, FixedWindow, 5, 5, minute), newBucket(t, SlidingWindow, 5, 5, minute)
-	found := State{Level: 3, Soon: 10, Wait: 0, Reset: 500}
-	for name, c := range map[string]struct {
-		b                Bucket
-		found            State
-		charges, n       int64
-		after            State
-		fit, remaining   int64 // before
-		retry, overdraft int64
-	}{
-		"fixed, the first":       {fixed, State{}, 1, 2, State{2, minute, 0, minute, 0, nil, 0}, 2, 5, 0, 0},
-		"fixed, a further one":   {fixed, found, 2, 1, State{5, 10, 0, 500, 0, nil, 0}, 2, 2, 0, 0},
-		"fixed, too many":        {fixed, found, 0, 6, found, 0, 2, -1, 0},
-		"fixed, full":            {fixed, State{5, 10, 10, 500, 7, nil, 0}, 0, 1, State{5, 10, 10, 500, 7, nil, 0}, 0, 0, 10, 0},
-		"sliding, the first":     {sliding, State{}, 1, 2, State{2, minute, 0, minute, 0, nil, 0}, 2, 5, 0, 0},
-		"sliding, a further one": {sliding, found, 2, 1, State{5, 10, 0, minute, 0, nil, 0}, 2, 2, 0, 0},
-		"fixed, more than the share": {owing(fixed, 12), State{}, 1, 11, State{11, minute, 0, 3 * minute, 0, nil, 0}, 1, 5, 0,
-			2 * minute},
-		"sliding, more than the share": {owing(sliding, 12), State{}, 1, 11, State{11, minute, 0, 3 * minute, 0, nil, 0}, 1, 5,
-			0, 2 * minute},
-		"sliding, after an overdraft": {sliding, State{3, 10, 0, 2 * minute, 0, nil, 0}, 1, 1, State{4, 10, 0, 2 * minute, 0, nil, 0},
-			2, 2, 0, 0},
-		"twice the share": {owing(sliding, 12), State{}, 1, 10, State{10, minute, 0, 2 * minute, 0, nil, 0}, 1, 5,
-			0, minute},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			assert.Equal(t, c.fit, c.b.Fit(c.found.Level, math.MaxInt64, c.n), "fit")
-			assert.Equal(t, c.remaining, c.b.Remaining(c.found.Level), "remaining")
-			assert.Equal(t, c.retry, c.b.RetryAfter(c.found, c.n), "retry after")
-			assert.Equal(t, c.overdraft, c.b.Overdraft(c.n), "overdraft")
-			after := c.found
-			if c.charges > 0 {
-				after = c.b.Charged(c.found, c.charges, c.n)
-			}
-			assert.Equal(t, c.after, after)
-			assert.Equal(t, c.after.Reset, c.b.ResetAfter(after))
-			assert.Equal(t, c.after.Soon, c.b.MoreAfter(after))
-			assert.EqualValues(t, minute, c.b.FillTime())
-		})
+	s := State{Level: 5, Soon: 10, Wait: 20, Reset: 500, Mark: 7}
+	for _, b := range []Bucket{fixed, sliding} {
+		assert.Equal(t, s, b.After(s, 0))
+		assert.Equal(t, State{5, 0, 10, 490, 7, nil, 0}, b.After(s, 10))
+		assert.Equal(t, State{5, 0, 0, 1, 7, nil, 0}, b.After(s, 499), "it keeps what was taken")
+		assert.Equal(t, State{Mark: 7}, b.After(s, 500), "until it is full")
+		assert.Equal(t, State{Mark: 7}, b.After(s, math.MaxInt64))
+		assert.True(t, b.Denies(s, 19, 1))
+		assert.False(t, b.Denies(s, 20, 1))
+		assert.Equal(t, int64(MaxUnits), b.MaxBlock())
+		assert.EqualValues(t, 4, b.BlockLevel(1))
+		assert.EqualValues(t, 4, b.BlockLevel(math.MaxInt64))
 	}
-	t.Run("later", func(t *testing.T) {
-		s := State{Level: 5, Soon: 10, Wait: 20, Reset: 500, Mark: 7}
-		for _, b := range []Bucket{fixed, sliding} {
-			assert.Equal(t, s, b.After(s, 0))
-			assert.Equal(t, State{5, 0, 10, 490, 7, nil, 0}, b.After(s, 10))
-			assert.Equal(t, State{5, 0, 0, 1, 7, nil, 0}, b.After(s, 499), "it keeps what was taken")
-			assert.Equal(t, State{Mark: 7}, b.After(s, 500), "until it is full")
-			assert.Equal(t, State{Mark: 7}, b.After(s, math.MaxInt64))
-			assert.True(t, b.Denies(s, 19, 1))
-			assert.False(t, b.Denies(s, 20, 1))
-			assert.Equal(t, int64(MaxUnits), b.MaxBlock())
-			assert.EqualValues(t, 4, b.BlockLevel(1))
-			assert.EqualValues(t, 4, b.BlockLevel(math.MaxInt64))
-		}
-	})
-	t.Run("the longest overdraft", func(t *testing.T) {
-		b := newBucket(t, FixedWindow, 1, 1, MaxUnits/3)
-		b.Whole = MaxUnits
-		assert.EqualValues(t, 2*b.Period, b.Overdraft(MaxUnits), "no time passes 2^53 - 1")
-	})
+	longest := newBucket(t, FixedWindow, 1, 1, MaxUnits/3)
+	longest.Whole = MaxUnits
+	assert.EqualValues(t, 2*longest.Period, longest.Overdraft(MaxUnits), "no time passes 2^53 - 1")
 }
 
 // TestTimesAreExact takes buckets near all bounds, at random levels: each time is the first

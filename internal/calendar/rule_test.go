@@ -132,10 +132,3 @@ func TestNamed(t *testing.T) {
 	require.False(t, Named(zone(t, "Europe/Berlin")))
 	require.False(t, Named(time.FixedZone("ours", 3600)))
 }
-
-func BenchmarkPeriod(b *testing.B) {
-	r, now := Rule{Month, 15, zone(b, "Europe/Berlin")}, time.Now()
-	for b.Loop() {
-		r.Period(now)
-	}
-}

@@ -53,20 +53,6 @@ func TestDeniesForAsLongAsRedisWould(t *testing.T) {
 	}
 }
 
-// TestDeniesByAnyOfSeveralLimits, and sets the states of all.
-func TestDeniesByAnyOfSeveralLimits(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
-		c, two := New(64), newBuckets(t, bucket.Token, [2]int64{10, 1000}, [2]int64{60, 60_000})
-		c.Remember(of("k", 1, 1, two), denied(bucket.State{Level: 950}, bucket.State{Level: 59_500}))
-		time.Sleep(50 * ms)
-		require.Equal(t, []bucket.State{{Level: 900}, {Level: 59_450}}, c.lookup(of("k", 1, 1, two)), "of the second")
-		time.Sleep(449 * ms)
-		require.NotNil(t, c.lookup(of("k", 1, 1, two)))
-		time.Sleep(1 * ms)
-		require.Nil(t, c.lookup(of("k", 1, 1, two)))
-	})
-}
-
 // TestWindowsDenyUntilTheirWaitIsOver, which depends on the number of tokens.
 func TestWindowsDenyUntilTheirWaitIsOver(t *testing.T) {
 	for _, kind := range []bucket.Kind{bucket.FixedWindow, bucket.SlidingWindow} {

@@ -269,16 +269,6 @@ func TestStatsCountWhatThisProcessKnows(t *testing.T) {
 	})
 }
 
-// TestStatsWithoutRedisCountItsBuckets.
-func TestStatsWithoutRedisCountItsBuckets(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *bench) {
-		e := local(t)
-		take(t, e, 1, acquiring("slot", 2))
-		take(t, e, 1, ask("two", setOf(perHour(10), perMinute(10))))
-		require.Equal(t, engine.Stats{Replicas: 1, Slots: 1, Local: 3}, e.Stats())
-	})
-}
-
 // TestReasonsAreWordsForMetrics.
 func TestReasonsAreWordsForMetrics(t *testing.T) {
 	t.Parallel()

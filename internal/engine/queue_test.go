@@ -26,25 +26,6 @@ func holding(client string, n int64) engine.Ask {
 	return a
 }
 
-// TestSlotsOfSeveralKeysAreCounted without any limit or ban beside them.
-func TestSlotsOfSeveralKeysAreCounted(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *bench) {
-		for _, e := range []*engine.Engine{b.redis(t), b.redis(t)} { // as two processes
-			asks := []engine.Ask{holding("k", 3), holding("u", 9)}
-			answers := make([]engine.Answer, 2)
-			require.NoError(t, takeN(t.Context(), e, 1, asks, answers))
-			require.True(t, answers[0].HasSlot() && answers[1].HasSlot())
-		}
-		other := b.redis(t)
-		answers := make([]engine.Answer, 2)
-		for i, want := range []bool{true, false} {
-			require.NoError(t, takeN(t.Context(), other, 1, []engine.Ask{holding("k", 3), holding("u", 9)}, answers))
-			require.Equal(t, want, answers[0].Allowed, i)
-		}
-		require.Equal(t, 0, answers[0].Resource)
-	})
-}
-
 // TestWhoMayHoldMoreSlotsWaitsForLess: it has a line of its own.
 func TestWhoMayHoldMoreSlotsWaitsForLess(t *testing.T) {
 	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {

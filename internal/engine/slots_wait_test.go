@@ -226,9 +226,10 @@ func TestCallersWhomNoSlotHelpsDoNotWait(t *testing.T) {
 
 // TestCallersWaitForTokensInOrder, and are denied at once if theirs come too late: they are told when.
 func TestCallersWaitForTokensInOrder(t *testing.T) {
-	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
+	onEveryStore(t, func(t *testing.T, b *bench, e *engine.Engine) {
 		one := ask("k", setOf(limit("s", 1, 1000)))
 		take(t, e, 1, one)
+		b.Sent.Store(0)
 		start := time.Now()
 		var answers [3]engine.Answer
 		var done [3]<-chan error
@@ -254,6 +255,7 @@ func TestCallersWaitForTokensInOrder(t *testing.T) {
 			require.Equal(t, time.Duration(i+1)*time.Second, time.Since(start))
 			require.Equal(t, time.Since(start), answers[i].Waited)
 		}
+		require.LessOrEqual(t, b.Sent.Load(), int64(3+2*len(done)), "only the first of them tries")
 	})
 }
 

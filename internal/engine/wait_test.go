@@ -3,7 +3,6 @@ package engine_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"testing"
 	"time"
 
@@ -39,33 +38,6 @@ func TestWaitBehindAnotherEndsAtOnceIfItsTokensComeAfterTheDeadline(t *testing.T
 		require.NoError(t, wait(36*time.Second+1))
 		require.Equal(t, 36*time.Second, time.Since(start))
 		require.NoError(t, <-first)
-	})
-}
-
-// TestCallersWhoWaitAreServedInOrder, and only the first of them tries.
-func TestCallersWhoWaitAreServedInOrder(t *testing.T) {
-	onEveryStore(t, func(t *testing.T, b *bench, e *engine.Engine) {
-		one := ask("k", setOf(perMinute(10)))
-		take(t, e, 10, one)
-		b.Sent.Store(0)
-		const callers = 4
-		order := make(chan string, callers)
-		start := time.Now()
-		var answers [callers]engine.Answer
-		for i := range callers {
-			waiting := one
-			goes(func() error {
-				err := waitN(t.Context(), e, 1, &waiting, &answers[i])
-				order <- fmt.Sprint(i, " after ", time.Since(start))
-				return err
-			})
-			time.Sleep(time.Second)
-		}
-		for i := range callers {
-			require.Equal(t, fmt.Sprint(i, " after ", time.Duration(i+1)*6*time.Second), <-order)
-			require.Equal(t, time.Duration(i+1)*6*time.Second-time.Duration(i)*time.Second, answers[i].Waited)
-		}
-		require.LessOrEqual(t, b.Sent.Load(), int64(1+2*callers))
 	})
 }
 

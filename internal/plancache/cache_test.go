@@ -234,26 +234,6 @@ func TestACallerMayLeave(t *testing.T) {
 	})
 }
 
-// TestALookupLendsItsContext, until it returns.
-func TestALookupLendsItsContext(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *bubble) {
-		c := b.process(fixed("a"))
-		has(t, c, "known", "a") // and there is a connection
-		span := func() any { return (*b.ctx.Load()).Value(spanKey{}) }
-		b.late.Store(true)
-		go func() {
-			time.Sleep(timeout / 4)
-			assert.Equal(t, "span", span())
-		}()
-		ctx, cancel := context.WithTimeout(context.WithValue(t.Context(), spanKey{}, "span"), timeout/2)
-		defer cancel()
-		_, err := c.Get(ctx, "new")
-		require.Equal(t, context.DeadlineExceeded, err)
-		require.NoError(t, (*b.ctx.Load()).Err())
-		require.Nil(t, span())
-	})
-}
-
 // TestInvalidate: the next lookup queries the source, in this process at once and in others within
 // a second. Nobody else gets an earlier answer.
 func TestInvalidate(t *testing.T) {

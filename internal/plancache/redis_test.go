@@ -131,24 +131,6 @@ func TestPlacesOfCalls(t *testing.T) {
 
 type spanKey struct{}
 
-// TestCallsHaveTheValuesOfTheCaller who is waiting, but not its end.
-func TestCallsHaveTheValuesOfTheCaller(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *bubble) {
-		c := b.process(fixed("a"))
-		ctx, cancel := context.WithCancel(context.WithValue(t.Context(), spanKey{}, "span"))
-		cancel()
-		_, err := call(ctx, &c.calls, func(ctx context.Context) (int, error) {
-			require.Equal(t, "span", ctx.Value(spanKey{}))
-			require.NoError(t, ctx.Err())
-			deadline, ok := ctx.Deadline()
-			require.True(t, ok)
-			require.Equal(t, timeout, time.Until(deadline))
-			return 0, nil
-		})
-		require.NoError(t, err)
-	})
-}
-
 // TestOutagesOfRedis: the source is queried once per life, and after an outage a plan is compared
 // with Redis' plan.
 func TestOutagesOfRedis(t *testing.T) {
@@ -181,20 +163,26 @@ func TestOutagesOfRedis(t *testing.T) {
 	}
 }
 
-// TestInvalidateLendsItsContext, until it returns.
-func TestInvalidateLendsItsContext(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *bubble) {
-		c := b.process(fixed("a"))
-		has(t, c, "c", "a") // and there is a connection
-		span := func() any { return (*b.ctx.Load()).Value(spanKey{}) }
-		b.late.Store(true)
-		go func() {
-			time.Sleep(timeout / 2)
-			assert.Equal(t, "span", span())
-		}()
-		ctx := context.WithValue(t.Context(), spanKey{}, "span")
-		require.Equal(t, context.DeadlineExceeded, c.Invalidate(ctx, "c"))
-		require.Nil(t, span())
-		require.NoError(t, (*b.ctx.Load()).Err(), "it may still take effect")
-	})
+// TestContextsAreLent by a lookup and by Invalidate, until they return. What they have sent goes on.
+func TestContextsAreLent(t *testing.T) {
+	for name, returns := range map[string]func(ctx context.Context, c *Cache[string]) error{
+		"a lookup":   func(ctx context.Context, c *Cache[string]) error { _, err := c.Get(ctx, "new"); return err },
+		"Invalidate": func(ctx context.Context, c *Cache[string]) error { return c.Invalidate(ctx, "c") },
+	} {
+		inBubbleRun(t, name, func(t *testing.T, b *bubble) {
+			c := b.process(fixed("a"))
+			has(t, c, "c", "a") // and there is a connection
+			span := func() any { return (*b.ctx.Load()).Value(spanKey{}) }
+			b.late.Store(true)
+			go func() {
+				time.Sleep(timeout / 4)
+				assert.Equal(t, "span", span())
+			}()
+			ctx, cancel := context.WithTimeout(context.WithValue(t.Context(), spanKey{}, "span"), timeout/2)
+			defer cancel()
+			require.Equal(t, context.DeadlineExceeded, returns(ctx, c))
+			require.Nil(t, span())
+			require.NoError(t, (*b.ctx.Load()).Err(), "it may still take effect")
+		})
+	}
 }

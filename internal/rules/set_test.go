@@ -147,3 +147,34 @@ func TestASetKeepsItsLatestShare(t *testing.T) {
 	}
 	require.NotSame(t, s.Share(3).Share(2), s.Share(3).Share(2), "a share keeps none")
 }
+
+// TestVerdictOnAShare is of the limit and what the tenant holds of it together.
+func TestVerdictOnAShare(t *testing.T) {
+	t.Parallel()
+	s := newSet(newBucket(t, bucket.Token, "1s", 10, second))
+	s.Divide()
+	full := bucket.State{Level: 500, Wait: 70, Shares: &bucket.Shares{ // it holds 5 of 10
+		Sum: 5 * bucket.Parts, Weights: 1, Finish: 5 * bucket.Parts, Held: 1, Weight: 1,
+	}}
+	none := bucket.State{Shares: &bucket.Shares{Finish: bucket.NoFinish, Weight: 1}}
+	op := bucket.Op{Verb: bucket.Take, Charges: 1, N: 1}
+	v, rows := s.Judge(rules.All, []bucket.State{{Level: 500}, full}, op, rules.ReportFull, nil)
+	require.Equal(t, rules.Verdict{
+		Shared: true, RetryAfter: 70 * time.Millisecond, ResetAfter: 500 * time.Millisecond,
+	}, v)
+	require.Len(t, rows, 1)
+	require.True(t, rows[0].Denies)
+	require.True(t, rows[0].Shared)
+	require.Equal(t, 70*time.Millisecond, rows[0].Retry)
+	require.Zero(t, rows[0].Remaining)
+
+	lacks := full
+	lacks.Wait = 20
+	v, _ = s.Judge(rules.All, []bucket.State{{Level: 1000}, lacks}, op, rules.ReportNone, nil)
+	require.False(t, v.Shared, "the limit has no token for longer")
+	require.Equal(t, 100*time.Millisecond, v.RetryAfter)
+
+	v, _ = s.Judge(rules.All, []bucket.State{{}, none}, op, rules.ReportNone, nil)
+	require.True(t, v.Allowed)
+	require.EqualValues(t, 4, v.Remaining, "5 are its share, alone")
+}

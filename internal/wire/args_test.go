@@ -133,8 +133,6 @@ func TestReplyToOneCall(t *testing.T) {
 		want    []bucket.State
 		err     string
 	}{
-		"a token bucket":    {[]bucket.Bucket{token}, []int64{7}, []bucket.State{{Level: 7}}, ""},
-		"a full one":        {[]bucket.Bucket{token}, []int64{0}, []bucket.State{{}}, ""},
 		"the largest level": {[]bucket.Bucket{token}, []int64{most}, []bucket.State{{Level: most}}, ""},
 		"a larger level":    {[]bucket.Bucket{token}, []int64{most + 1}, nil, "the script replies 9007199254740992"},
 		"a level below 0":   {[]bucket.Bucket{token}, []int64{-1}, nil, "the script replies -1"},
@@ -147,17 +145,8 @@ func TestReplyToOneCall(t *testing.T) {
 		"too few":          {[]bucket.Bucket{fixed}, []int64{1, 2, 3, 4}, nil, "the script replies 4 integers, not 5"},
 		"too many": {[]bucket.Bucket{token, token}, []int64{1, 2, 3}, nil,
 			"the script replies 3 integers, not 2"},
-		"a ban": {[]bucket.Bucket{ban}, []int64{6, 9}, []bucket.State{{Level: 6, Wait: 9}}, ""},
-		"slots": {[]bucket.Bucket{slots}, []int64{2}, []bucket.State{{Level: 2}}, ""},
 		"a bucket and both": {[]bucket.Bucket{token, ban, slots}, []int64{7, 6, 9, 2},
 			[]bucket.State{{Level: 7}, {Level: 6, Wait: 9}, {Level: 2}}, ""},
-		"both alone": {[]bucket.Bucket{ban, slots}, []int64{6, 9, 2},
-			[]bucket.State{{Level: 6, Wait: 9}, {Level: 2}}, ""},
-		"a window and slots": {[]bucket.Bucket{fixed, slots}, []int64{1, 2, 3, 4, 5, 2},
-			[]bucket.State{{Level: 1, Soon: 2, Wait: 3, Reset: 4, Mark: 5}, {Level: 2}}, ""},
-		"two windows": {[]bucket.Bucket{fixed, fixed}, []int64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10},
-			[]bucket.State{{Level: 1, Soon: 2, Wait: 3, Reset: 4, Mark: 5},
-				{Level: 6, Soon: 7, Wait: 8, Reset: 9, Mark: 10}}, ""},
 		"a bucket and a period": {[]bucket.Bucket{token, period}, []int64{Whole, 7, 1, 2, 3, 4, 5},
 			[]bucket.State{{Level: 7}, {Level: 1, Soon: 2, Wait: 3, Reset: 4, Mark: 5}}, ""},
 		"several kinds": {[]bucket.Bucket{fixed, token, sliding, slots},
