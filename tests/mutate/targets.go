@@ -17,8 +17,8 @@ var (
 		[]string{"-test.run", "TestWindowTraceEqualsModelOnMiniredis/sliding.*seed_[01]$", "-test.parallel", "1"}}
 	scripts = stage{"tests/scripts",
 		[]string{"-test.run",
-			"TestForeignKeys|TestEachHas|TestLevelsOf|TestRepliesOf|TestBucketsThat|TestDebtEnds|" +
-				"TestTokensGivenBack|TestBucketsCharged|TestABlock|TestScripts[WU]|TestEachKey"}}
+			"TestForeignKeys|TestLevelsOf|TestDebtEnds|TestTokensGivenBack|TestEveryWayToCall|" +
+				"TestScripts[WU]|TestEachKey"}}
 	windows = stage{"tests/scripts", []string{"-test.run", "TestScriptsOfWindows", "-test.parallel", "1"}}
 	across  = stage{"tests/scripts",
 		[]string{"-test.run", "TestEachKeyOfANode|TestEachBucketForItself", "-test.parallel", "1"}}
@@ -39,7 +39,7 @@ var (
 	guarded    = stage{"tests/scripts",
 		[]string{"-test.run", "TestGuardsEqualTheModel|TestABanThatIsNotKept", "-test.parallel", "1"}}
 	guards = stage{"tests/scripts tests/limits tests/web",
-		[]string{"-test.run", "TestMessagesAboutSlots|TestSlots|TestLateAttempt|Ban",
+		[]string{"-test.run", "TestSlots|TestLateAttempt|Ban",
 			"-test.skip", ".*/local|.*/.*/local|Redis"}}
 	slots     = stage{"tests/simulation", []string{"-test.run", "^TestSlotSimulation$", "-seeds", "20"}}
 	overrides = stage{"tests/limits", []string{"-test.run", "Overrid|WhoWaits|PoliciesArePublished|Rests|Hangs|Operators"}}

@@ -155,6 +155,8 @@ func (w *scriptWindow) follow(t *testing.T, steps int, start time.Time) {
 		}
 		switch ttl := w.mini.TTL("k").Milliseconds(); {
 		case w.Ends != 0:
+			after := ttl - w.Left(time.Now().UnixMilli()) // its period
+			require.True(t, ttl == 0 || bucket.Grace <= after && after <= bucket.Grace+longer, "%s: %d ms", what, after)
 		// If a Refund has emptied it, the key stays for as long as earlier marks may come, also beside a block.
 		case want[3] == 0 || time.Now().Before(blocked):
 			require.GreaterOrEqual(t, ttl, want[3], what)

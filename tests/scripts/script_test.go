@@ -5,7 +5,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -256,18 +255,42 @@ func TestLevelsOfBuckets(t *testing.T) {
 	}
 }
 
-// TestEachHasItsCharges, or one. No bucket is left to a call of its own.
-func TestEachHasItsCharges(t *testing.T) {
+// TestEveryWayToCallDoesTheSame, alone, by the script of any kinds, and beside others of the same limit: as much is
+// told of a key, and it keeps as much. But where all charges are made, it need not be found when one more fits.
+func TestEveryWayToCallDoesTheSame(t *testing.T) {
 	t.Parallel()
-	// a token is a unit
-	s, keys := newScriptKeys(t, ginlimit.TokenBucket, ginlimit.PerSecond(1000)), []string{"one", "other"}
-	for _, c := range []struct {
-		charges int
-		each    []any
-		want    []int64
-	}{{0, []any{3, 1}, []int64{0, 0}}, {1, nil, []int64{3, 1}}, {0, []any{990, 999}, []int64{4, 2}},
-		{1, nil, []int64{994, 1000}}, {1, nil, []int64{995, 1000}}} {
-		require.Equal(t, c.want, testkit.Must(s.call(t, "each", 1, c.charges, keys, c.each...)), "%+v", c)
+	for _, a := range []ginlimit.Algorithm{ginlimit.TokenBucket, ginlimit.FixedWindow, ginlimit.SlidingWindow} {
+		s, r := newScriptKeys(t, a, ginlimit.PerSecond(9)), rand.New(rand.NewPCG(1, uint64(a)))
+		limit, source := s.args, s.source
+		for step := range testkit.Steps(800) {
+			s.advance(time.Duration(r.IntN(200)) * time.Millisecond)
+			verb, n, charges := []string{"take", "take", "take", "charge", "give", "block", "reset"}[r.IntN(7)], 1+r.IntN(5), 0
+			if verb == "take" {
+				charges = r.IntN(3)
+			}
+			want := testkit.Must(s.call(t, verb, n, charges, []string{"alone"}))
+			state := s.state(t, "alone")
+			for _, keys := range [][]string{{"general"}, {"one", "other"}, {"1", "2", "3", "4", "5", "6"}} {
+				about := fmt.Sprintf("%s, step %d, %s %d of %v", a, step, verb, n, keys)
+				s.args = slices.Repeat(limit, len(keys))
+				if len(keys) == 1 {
+					s.source = testkit.ScriptSource(t, wire.Mixed)
+				}
+				got := testkit.Must(s.call(t, verb, n, charges, keys))
+				if len(keys) == 1 {
+					require.EqualValues(t, wire.Whole, got[0], about)
+					got = got[1:]
+				}
+				s.source, s.args = source, limit
+				if got = got[:len(want)]; len(want) > 2 && want[2] == 0 && verb == "take" {
+					got[2] = 0
+				}
+				require.Equal(t, want, got, about)
+				for _, key := range keys {
+					require.Equal(t, state, s.state(t, key), "%s: %s", about, key)
+				}
+			}
+		}
 	}
 }
 
@@ -275,17 +298,10 @@ func TestEachHasItsCharges(t *testing.T) {
 func TestTokensGivenBackToABucketCountToTheUnit(t *testing.T) {
 	t.Parallel()
 	s := newScriptKeys(t, ginlimit.TokenBucket, ginlimit.PerSecond(7)) // drain 7, cost 1000, capacity 7000
-	for _, c := range []struct {
-		value string
-		left  int64 // of a level of 7 × left - value
-		want  string
-	}{
-		{"0", 144, `"6" 2ms`}, {"0", 143, `"6" 1ms`}, {"1", 143, `"" -2ns`}, {"2", 143, `"" -2ns`}, {"0", 1, `"" -2ns`},
-		{"6 500", 501, `"6 500" 501ms`}, {"6 499", 501, `"6 499" 501ms`}, {"6 501", 501, `"5" 358ms`}, // while it is blocked
-	} {
-		require.NoError(t, s.rdb.Set(t.Context(), "k", c.value, time.Duration(c.left)*time.Millisecond).Err())
+	for value, want := range map[string]string{"0": `"6" 1ms`, "1": `"" -2ns`} {
+		require.NoError(t, s.rdb.Set(t.Context(), "k", value, 143*time.Millisecond).Err()) // a level of 7 × 143 - value
 		testkit.Must(s.call(t, "give", 1, 0, []string{"k"}))
-		require.Equal(t, c.want, s.state(t, "k"), "%+v", c)
+		require.Equal(t, want, s.state(t, "k"), value)
 	}
 }
 
@@ -306,43 +322,5 @@ func (s *scriptKeys) makeForeign(t *testing.T, key string, kind int) {
 	require.NoError(t, s.rdb.PExpire(ctx, key, 50*time.Millisecond).Err())
 	if kind%3 == 0 {
 		require.NoError(t, s.rdb.Persist(ctx, key).Err())
-	}
-}
-
-// TestGeneralScriptDecidesOnOneBucket as the script of its kind does: a kind may have no script of its own.
-func TestGeneralScriptDecidesOnOneBucket(t *testing.T) {
-	t.Parallel()
-	for _, a := range append(testkit.WindowAlgorithms, ginlimit.TokenBucket) {
-		limit, r := ginlimit.PerSecond(9), rand.New(rand.NewPCG(1, uint64(a)))
-		own, general := newScriptKeys(t, a, limit), newScriptKeys(t, a, limit)
-		general.source = testkit.ScriptSource(t, wire.Mixed)
-		for step := range 500 {
-			wait := time.Duration(r.IntN(200)) * time.Millisecond
-			own.advance(wait)
-			general.advance(wait)
-			verb, n, charges := []string{"take", "take", "take", "charge", "give", "block", "reset"}[r.IntN(7)], 1+r.IntN(5), 0
-			if verb == "take" {
-				charges = r.IntN(3)
-			}
-			want := testkit.Must(own.call(t, verb, n, charges, []string{"k"}))
-			got := testkit.Must(general.call(t, verb, n, charges, []string{"k"}))
-			if len(want) > 2 && want[2] == 0 && verb == "take" {
-				got[3] = 0 // a fast path need not find when one more fits
-			}
-			require.Equal(t, append([]int64{wire.Whole}, want...), got, "%s, step %d, %s", a, step, verb)
-			require.Equal(t, own.state(t, "k"), general.state(t, "k"), "%s, step %d, %s", a, step, verb)
-		}
-	}
-}
-
-// TestScripts: each is another, and a script for a cluster's node says so in its first line.
-func TestScripts(t *testing.T) {
-	t.Parallel()
-	seen := map[string]bool{}
-	for number := range wire.Count {
-		source := testkit.ScriptSource(t, number)
-		require.False(t, seen[source], "script %d", number)
-		require.Equal(t, wire.Node <= number && number < wire.BanOrSlots, strings.HasPrefix(source, "#!"), number)
-		seen[source] = true
 	}
 }

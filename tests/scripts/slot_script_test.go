@@ -9,93 +9,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
 	"github.com/ginlimit/ginlimit/internal/testkit"
 	"github.com/ginlimit/ginlimit/internal/wire"
 )
-
-// slotMessage is what a process asks of four slots, and what it is told: how many are in use.
-type slotMessage struct {
-	process, ended, held, attempts string
-	after                          time.Duration // since the last message
-	inUse                          int64
-}
-
-// TestMessagesAboutSlots sends messages in orders in which a network may deliver them.
-func TestMessagesAboutSlots(t *testing.T) {
-	t.Parallel()
-	for name, messages := range map[string][]slotMessage{
-		"one after another": {{"PA", "0", "0", "1,", 0, 0}, {"PA", "1", "1", "2,", 0, 1},
-			{"PA", "2", "2", "3,", 0, 2}, {"PA", "3", "0", "4,", 0, 0}},
-		"what is not settled counts by its number": {
-			{"PA", "0", "0", "2,", 0, 0}, {"PA", "0", "0", "1,", 0, 1}, {"PA", "0", "0", "3,", 0, 2},
-			{"PA", "1", "1", "4,", 0, 3}, {"PA", "3", "2", "5,", 0, 3},
-			{"PA", "5", "1", "6,", 0, 1},
-		},
-		"settled in part": {{"PA", "0", "0", "2,", 0, 0}, {"PA", "1", "0", "3,", 0, 1},
-			{"PA", "2", "1", "4,", 0, 2}, {"PA", "3", "2", "5,", 0, 3}},
-		"an older message changes nothing": {{"PA", "5", "3", "6,", 0, 3}, {"PA", "2", "0", "7,", 0, 4},
-			{"PA", "6", "4", "", 0, 4}},
-		"the sooner, the fewer": {{"PA", "5", "3", "6,", 0, 3}, {"PA", "5", "2", "7,", 0, 3},
-			{"PA", "5", "3", "", 0, 4}},
-		"repeated": {{"PA", "0", "0", "1,", 0, 0}, {"PA", "0", "0", "1,", 0, 0},
-			{"PA", "0", "0", "2,", 0, 1}, {"PA", "0", "0", "1,", 0, 1}},
-		"late": {{"PA", "2", "1", "3,", 0, 1}, {"PA", "0", "0", "2,", 0, 2},
-			{"PA", "0", "0", "1,", 0, 2}, {"PA", "3", "2", "", 0, 2}},
-		"several at once": {{"PA", "0", "0", "1,2,3,", 0, 0},
-			{"PA", "0", "0", "4,5,", 0, 3}, {"PA", "0", "0", "", 0, 4}, {"PA", "4", "4", "", 0, 4}},
-		"processes": {
-			{"PA", "0", "0", "1,", 0, 0}, {"PB", "0", "0", "1,", 0, 1}, {"PC", "7", "1", "8,", 0, 3},
-			{"PA", "1", "1", "2,", 0, 4}, {"PB", "1", "0", "2,", 0, 3},
-			{"PC", "8", "0", "9,", 0, 2}, {"PA", "1", "0", "", 0, 2},
-		},
-		"a process that is silent": {
-			{"PA", "0", "0", "1,2,", 0, 0}, {"PB", "0", "0", "1,", 9 * time.Second, 2},
-			{"PB", "1", "1", "2,", time.Second - time.Millisecond, 3}, {"PB", "2", "2", "3,", time.Millisecond, 2},
-			{"PC", "0", "0", "1,", time.Second, 3}, {"PA", "2", "2", "", 0, 6}, {"PC", "1", "1", "", 11 * time.Second, 1},
-		},
-		"one that was silent comes back": {{"PA", "0", "0", "1,2,", 0, 0},
-			{"PB", "0", "0", "1,", 10 * time.Second, 0}, {"PA", "2", "2", "3,", 0, 3}},
-		"one after another is silent": {
-			{"PA", "0", "0", "1,", 0, 0}, {"PB", "0", "0", "1,", time.Second, 1}, {"PC", "0", "0", "1,", 5 * time.Second, 2},
-			{"PC", "1", "1", "2,", 4 * time.Second, 2}, {"PC", "2", "2", "", time.Second, 2},
-		},
-		"many": {
-			{"PA", "0", "0", "1,", 0, 0}, {"PB", "0", "0", "1,", time.Second, 1},
-			{"PC", "0", "0", "1,", 5 * time.Second, 2}, {"PA", "1", "0", "", 0, 2},
-			{"PB", "1", "1", "", 4 * time.Second, 2}, {"PB", "1", "1", "2,", 0, 2},
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			rdb, advance := testkit.NewMiniredis(t)
-			for _, limits := range [][]ginlimit.Limit{
-				{ginlimit.PerHour(1000)}, {{Rate: -1}},
-				{ginlimit.PerHour(1000), ginlimit.PerCalendar(1000, ginlimit.CalendarMonth(nil, 1))},
-			} {
-				require.NoError(t, rdb.FlushAll(t.Context()).Err())
-				args := slotArgs(t, rdb, limits)
-				for i, m := range messages {
-					advance(m.after)
-					n := len(args)
-					args[n-7] = m.process
-					copy(args[n-4:], []any{m.ended, m.held, m.attempts})
-					charges := 0
-					for range m.attempts {
-						charges++
-					}
-					args[slices.Index(args, any("take"))+2] = charges / 2
-					reply := testkit.Must(rdb.Do(t.Context(), args...).Int64Slice())
-					require.Equal(t, m.inUse, reply[len(reply)-1], "message %d under %v: %q",
-						i, limits, rdb.Get(t.Context(), "ginlimit:{api|alice}:slots").Val())
-				}
-			}
-		})
-	}
-}
 
 // TestSlotsOfAKeyThatExpires while a script runs are free.
 func TestSlotsOfAKeyThatExpires(t *testing.T) {
@@ -160,45 +79,6 @@ func TestSlotsThatAreNotKept(t *testing.T) {
 			}
 		}
 	}
-}
-
-// TestSlotsOfAReportThatSaysNothingNew has the slots live on, or go if there are none, and leaves a
-// key alone that is somebody else's.
-func TestSlotsOfAReportThatSaysNothingNew(t *testing.T) {
-	t.Parallel()
-	s := newScriptKeys(t, ginlimit.TokenBucket, ginlimit.PerHour(1000))
-	g := &guardTrace{rdb: s.rdb}
-	for _, c := range []struct {
-		value       string
-		ttl         time.Duration
-		held, doubt int
-		want        string
-	}{
-		{"P1 7 2 ", time.Second, 2, 0, `"P1 7 2 " 10s`},
-		{"P1 7 0 ", time.Second, 0, 1, `"P1 7 0 " 10s`},
-		{"P1 7 0 ", time.Second, 0, 0, `"" -2ns`},
-		{"P1 7 2 ", 0, 2, 0, `"P1 7 2 " -1ns`},
-	} {
-		require.NoError(t, s.rdb.Set(t.Context(), slotKey, c.value, c.ttl).Err())
-		require.Empty(t, testkit.Must(g.eval(t, wire.Report, []string{slotKey}, "P1", 7, c.held, c.doubt)))
-		require.Equal(t, c.want, s.state(t, slotKey), "%+v", c)
-	}
-}
-
-// slotArgs returns the command that takes one of four slots, from which nothing is taken yet.
-func slotArgs(t *testing.T, rdb *redis.Client, limits []ginlimit.Limit) []any {
-	t.Helper()
-	var args []any
-	seen := redis.NewClient(rdb.Options())
-	seen.AddHook(testkit.FirstIsLate(&args))
-	t.Cleanup(func() { require.NoError(t, seen.Close()) })
-	limiter := testkit.NewLimiter(t, seen, testkit.Patient(), ginlimit.WithFailureMode(ginlimit.FailClosed))
-	p := testkit.Must(limiter.Policy("api", limits[0], ginlimit.WithLimits(limits[1:]...),
-		ginlimit.InFlight(4)))
-	require.ErrorIs(t, testkit.Err(p.Reserve(t.Context(), "alice", 1)), ginlimit.ErrUnavailable)
-	require.NoError(t, limiter.Close())
-	require.NoError(t, rdb.Del(t.Context(), "ginlimit:{api|alice}:slots").Err())
-	return args
 }
 
 // manySlots is the value of slots of which so many processes hold one each until 5 s, and as many others until 10 s.
@@ -395,19 +275,4 @@ func TestSlotsOfManyProcesses(t *testing.T) {
 			require.Equal(t, processes == 100, places > processes, "%d are written in place", places)
 		})
 	}
-}
-
-// TestADeadProcessGoes also when another one's report has the length of its last one.
-func TestADeadProcessGoes(t *testing.T) {
-	t.Parallel()
-	rdb, advance := testkit.NewMiniredis(t)
-	g := &guardTrace{rdb: rdb}
-	m := slotModel{ends: 10_000, first: 5000, many: true}
-	for i, process := range []string{"PA", "PB", "PC"} {
-		m.entries = append(m.entries, slotEntry{process: process, ended: 7, held: 1, until: int64(5000 + 2500*i)})
-	}
-	require.NoError(t, rdb.Set(t.Context(), slotKey, m.value(), 10*time.Second).Err())
-	advance(5 * time.Second)
-	require.Empty(t, testkit.Must(g.eval(t, wire.Report, []string{slotKey}, "PC", 7, 1, 0)))
-	require.NotContains(t, rdb.Get(t.Context(), slotKey).Val(), "PA")
 }

@@ -284,23 +284,3 @@ func TestACallRemovesFewTenants(t *testing.T) {
 	held := s.holds(t, heavy)
 	require.InDelta(t, held[1], held[0]*float64(limit.Cost), float64(limit.Cost), "all that is taken is of the heavy one")
 }
-
-// TestTenantAloneInABucketChargedWithoutShares holds nothing once it has flowed back, though the bucket is not full.
-func TestTenantAloneInABucketChargedWithoutShares(t *testing.T) {
-	t.Parallel()
-	source := testkit.ScriptSource(t, wire.Tenants)
-	limit, ok := bucket.New(bucket.Token, "b", 1000, 1000, 1000) // a token a millisecond
-	require.True(t, ok)
-	tenant := []bucket.Tenant{{Name: ":alone", Weight: 1}}
-	s := newSharedScript(t, source, limit)
-	s.take(t, 10, tenant, []run{{0, 1}})
-	s.requireBounds(t)
-	require.NoError(t, s.rdb.Set(t.Context(), "{k}:b", "0", 500*time.Millisecond).Err())
-	s.take(t, 10, tenant, []run{{0, 1}})
-	require.Equal(t, []float64{20, 510}, s.holds(t, tenant))
-	s.advance(30 * time.Millisecond)
-	require.Equal(t, []float64{0, 480}, s.holds(t, tenant))
-	s.take(t, 10, tenant, []run{{0, 1}})
-	require.Equal(t, []float64{10, 490}, s.holds(t, tenant))
-	s.requireBounds(t) // with the tenant without a name
-}
