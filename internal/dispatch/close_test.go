@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -234,59 +233,6 @@ func TestPanicsAnswerEveryone(t *testing.T) {
 			require.Zero(t, d.Stats().InFlight)
 			s.does(nil, nil)
 			require.NoError(t, d.Do(t.Context(), newCall("k", take(1, 1), one)))
-		})
-	}
-}
-
-// TestCallsAreUsedAgain: callers use their calls again, as a limiter does, unless they are
-// abandoned. No other caller gets a late answer.
-func TestCallsAreUsedAgain(t *testing.T) {
-	for _, direct := range []bool{false, true} {
-		inBubbleRun(t, fmt.Sprint("inline ", direct), func(t *testing.T) {
-			d, s := newServer(t, func(to *Server) { to.Inline = direct })
-			s.does(func(_ context.Context, b *Batch) error {
-				time.Sleep(time.Duration(rand.IntN(8)) * 8 * time.Millisecond)
-				return nil
-			}, nil)
-			var pool sync.Pool
-			var all sync.WaitGroup
-			var answered, abandoned atomic.Int64
-			for caller := range 20 {
-				all.Go(func() {
-					// What is taken of each caller's bucket tells its answers from those of
-					// others.
-					own := newBuckets(t, bucket.FixedWindow, int64(1000+caller))
-					key, taken := fmt.Sprint("client ", caller), int64(0)
-					for range 50 {
-						c, ok := pool.Get().(*Call)
-						if !ok {
-							c = NewCall()
-						}
-						fill(c, key, take(1, 1), own)
-						patience := time.Duration(1+rand.IntN(100)) * time.Millisecond
-						ctx, cancel := context.WithTimeout(t.Context(), patience)
-						err := d.Do(ctx, c)
-						cancel()
-						if !c.Abandoned() {
-							if err == nil {
-								assert.GreaterOrEqual(t, c.States[0].Level, taken)
-								assert.LessOrEqual(t, c.States[0].Level, int64(50))
-								assert.Empty(t, c.caller.done)
-								taken = c.States[0].Level + 1
-								answered.Add(1)
-							}
-							c.Release()
-							pool.Put(c)
-						} else {
-							abandoned.Add(1)
-						}
-						time.Sleep(time.Duration(rand.IntN(10)) * time.Millisecond)
-					}
-				})
-			}
-			all.Wait()
-			require.Greater(t, answered.Load(), int64(100))
-			require.Greater(t, abandoned.Load(), int64(10))
 		})
 	}
 }

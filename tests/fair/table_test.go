@@ -42,7 +42,6 @@ var allRules = []rule{
 		p := localPolicy(ginlimit.Limit{Rate: l.Rate, Period: l.Period * time.Duration(tenants), Burst: l.Burst / tenants})
 		return func(tenant int) bool { return allows(p, fmt.Sprint(tenant)) }
 	}},
-	{"thresholds, proportional drain", proportional},
 	{"ginlimit", func(l ginlimit.Limit, tenants int) func(int) bool {
 		p := localPolicy(l, ginlimit.WithShares(noTenant))
 		shares := make([]*ginlimit.Policy, tenants)
@@ -51,29 +50,6 @@ var allRules = []rule{
 		}
 		return func(tenant int) bool { return allows(shares[tenant], "all") }
 	}},
-}
-
-// proportional is the rule in which what flows back flows back from all tenants in proportion to what
-// they hold.
-func proportional(l ginlimit.Limit, tenants int) func(int) bool {
-	held, level, at := make([]float64, tenants), 0.0, time.Now()
-	capacity, rate := float64(l.Burst), float64(l.Rate)/l.Period.Seconds()
-	return func(tenant int) bool {
-		now := time.Now()
-		left := max(0, level-rate*now.Sub(at).Seconds())
-		for i := range held {
-			if held[i] *= left / max(level, 1e-9); held[i] < 1e-6 {
-				held[i] = 0
-			}
-		}
-		level, at = left, now
-		own := &held[tenant]
-		if level+1 > capacity || *own > 0 && *own+1 > capacity-level {
-			return false
-		}
-		*own, level = *own+1, level+1
-		return true
-	}
 }
 
 func localPolicy(l ginlimit.Limit, opts ...ginlimit.PolicyOption) *ginlimit.Policy {

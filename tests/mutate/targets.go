@@ -64,8 +64,7 @@ var (
 	keyTests      = stage{"internal/clientkey", nil}
 	denyTests     = stage{"internal/denycache", nil}
 	memoryTests   = stage{"internal/memory", nil}
-	dispatchTests = stage{"internal/dispatch", []string{"-test.skip", "^TestSimulation$"}}
-	dispatchSim   = stage{"internal/dispatch", []string{"-test.run", "^TestSimulation$", "-seeds", "60"}}
+	dispatchTests = stage{"internal/dispatch", nil}
 	leaseTests    = stage{"internal/lease", nil}
 	calendarTests = stage{"internal/calendar", nil}
 	fieldTests    = stage{"internal/httpfields", nil}
@@ -83,18 +82,18 @@ var testsOf = map[string][]stage{
 	"calendar":   {calendarTests},
 	"clientkey":  {keyTests},
 	"denycache":  {denyTests},
-	"dispatch":   {dispatchTests, dispatchSim, shares},
+	"dispatch":   {dispatchTests, shares},
 	"engine":     {engineTests, settled, rules, guards, pairs},
 	"fifo":       {fifoTests},
 	"httpfields": {fieldTests},
 	"inflight":   {inflightTests, slots},
-	"lease":      {leaseTests, leases, simulation},
+	"lease":      {leaseTests, leases},
 	"memory":     {memoryTests, scripts, sharesInProcess},
 	"operation":  {overrides},
 	"plancache":  {planTests, plans},
 	"receipt":    {receiptTests, settled, rules, guards, pairs},
 	"redisstore": {storeTests, planTests, plans},
-	"rules":      {ruleTests, leases, simulation, settled, rules, guards, pairs},
+	"rules":      {ruleTests, leases, settled, simulation, rules, guards, pairs},
 	"wire":       {wireTests, engineTests, shares},
 }
 
@@ -111,7 +110,7 @@ var testsOfScripts = map[string][]stage{
 	"internal/wire/lua/guards.lua":       {guarded, guards, slots},
 	"internal/wire/lua/slots.lua":        {guarded, guards, slots},
 	"internal/wire/lua/report.lua":       {guarded, guards, slots},
-	"internal/wire/lua/lease.lua":        {leaseScripts, leases, simulation},
+	"internal/wire/lua/lease.lua":        {leaseScripts, leases},
 	"internal/wire/lua/cross_slot.lua":   {across, simulation},
 	"internal/wire/lua/plan.lua":         {storeTests, planTests, plans},
 	"internal/wire/lua/override.lua":     {overrides},

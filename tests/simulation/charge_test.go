@@ -2,6 +2,8 @@ package simulation_test
 
 import (
 	"cmp"
+	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -10,64 +12,62 @@ import (
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
-// checkCharges wants that each process' calls on a key have been charged what they were granted and
-// what was given back, at any time, and that no more is left of a lease than was charged and not
-// granted. A call whose outcome is unknown may have been charged, once.
+// checkCharges wants that each process' calls on a key have been charged what they were granted, at any time. A call
+// whose outcome is unknown may have been charged, once.
 func (s *simulation) checkCharges() {
-	type sums struct{ granted, charged, ahead, back, most int64 }
+	type sums struct{ granted, charged, most int64 }
 	type event struct {
 		at    time.Time
 		order int // at one time: starts, executions, ends
-		apply func(*sums)
-		left  int64 // of a lease
+		sums      // what it adds
 	}
 	for process := range s.plan.processes {
 		for _, b := range s.counters() {
-			key := b.key
 			var events []event
 			for _, a := range s.answers {
-				if a.process != process || a.key != key {
-					continue
+				if a.process == process && a.key == b.key {
+					known, most := s.charge(a)
+					events = append(events, event{a.start, 0, sums{most: most}}, event{a.end, 2, sums{granted: known}})
 				}
-				known, most := s.charge(a)
-				left := int64(0)
-				if a.result.Source == ginlimit.FromLease {
-					left = int64(a.result.Remaining)
-				}
-				events = append(events, event{a.start, 0, func(sum *sums) { sum.most += most }, 0},
-					event{a.end, 2, func(sum *sums) { sum.granted += known }, left})
 			}
-			for _, e := range s.server.executions {
-				if e.process != process || e.key != key || !slices.Contains(e.limits, b.limit) {
-					continue
-				}
-				apply := func(sum *sums) { sum.charged, sum.ahead = sum.charged+e.granted, sum.ahead+e.ahead }
-				if e.verb == "return" && s.maxLife(key) > 0 {
-					apply = func(sum *sums) { sum.back += e.n }
-				}
-				if e.verb == "take" || e.verb == "return" {
-					events = append(events, event{e.at, 1, apply, 0})
+			for _, e := range s.executionsOf(b.key, b.limit) {
+				if e.process == process && e.verb == "take" {
+					events = append(events, event{e.at, 1, sums{charged: e.granted}})
 				}
 			}
 			slices.SortFunc(events, func(a, b event) int { return cmp.Or(a.at.Compare(b.at), a.order-b.order) })
-			var sum, before sums // before: when time last went on
-			for i, e := range events {
-				if i > 0 && e.at.After(events[i-1].at) {
-					before = sum
-				}
-				granted := sum.granted
-				e.apply(&sum)
-				left := before.granted + sum.granted - granted + e.left // calls of one time come in any order
-				most := sum.most + sum.ahead
-				if s.aheadOfWindow(process, key) {
-					most = sum.charged // see checkAhead
-				}
-				if sum.charged < max(sum.granted, left)+sum.back || sum.charged > most {
-					s.violated("charges: at %s process %d has had %d tokens of %s granted, has given back %d and has "+
-						"at least %d left, Redis has charged %d, and at most %d were asked for",
-						s.at(e.at), process, sum.granted, s.server.name(b), sum.back, e.left, sum.charged, most)
+			var sum sums
+			for _, e := range events {
+				sum = sums{sum.granted + e.granted, sum.charged + e.charged, sum.most + e.most}
+				if sum.charged < sum.granted || sum.charged > sum.most {
+					s.violated("charges: at %s process %d has had %d tokens of %s granted, Redis has charged %d, "+
+						"and at most %d were asked for", s.at(e.at), process, sum.granted, s.server.name(b), sum.charged, sum.most)
 					break
 				}
+			}
+		}
+	}
+}
+
+// checkReturns wants that no more is given back than was taken for callers that waited and left.
+func (s *simulation) checkReturns() {
+	for _, b := range s.counters() {
+		for process := range s.plan.processes {
+			most, back := 0, int64(0)
+			for _, a := range s.answers {
+				left := errors.Is(a.err, context.Canceled) || errors.Is(a.err, context.DeadlineExceeded)
+				if left && a.op == "Wait" && a.process == process && a.key == b.key {
+					most++
+				}
+			}
+			for _, e := range s.executionsOf(b.key, b.limit) {
+				if e.verb == "return" && e.process == process {
+					back += e.n
+				}
+			}
+			if back > int64(most) {
+				s.violated("process %d has given %d tokens of %s back, and %d were asked for by callers that left",
+					process, back, s.server.name(b), most)
 			}
 		}
 	}
@@ -76,8 +76,8 @@ func (s *simulation) checkCharges() {
 // counters returns each limit of each key.
 func (s *simulation) counters() (all []simBucketName) {
 	for key, k := range s.plan.keys {
-		for limit, l := range k.versions[0] {
-			all = append(all, simBucketName{key, limit, s.plan.period(0, l, s.start)})
+		for limit := range k.versions[0] {
+			all = append(all, simBucketName{key, limit})
 		}
 	}
 	return all
@@ -98,8 +98,6 @@ func (s *simulation) charge(a *simAnswer) (known, most int64) {
 		return int64(a.result.Granted), n
 	case a.err == nil && a.result.Source == ginlimit.FromRedis:
 		return int64(a.result.Granted), int64(a.result.Granted)
-	case a.err == nil && a.result.Source == ginlimit.FromLease: // before, or it would be too much
-		return int64(a.result.Granted), 0
 	case a.err == nil && a.result.Source == ginlimit.FromCache:
 		return 0, 0
 	}
@@ -126,20 +124,17 @@ func (s *simulation) checkChanges() {
 		if verb == "block" {
 			c.n = int64((a.block + time.Millisecond - 1) / time.Millisecond)
 		}
-		for limit, l := range s.plan.keys[a.key].versions[0] {
-			c.limit = limit
-			for c.period = s.plan.period(a.process, l, a.start); c.period <= s.plan.lastPeriod(a, l); c.period++ {
-				most[c]++
-				if a.err == nil {
-					least[c]++
-				}
+		for c.limit = range s.plan.keys[a.key].versions[0] {
+			most[c]++
+			if a.err == nil {
+				least[c]++
 			}
 		}
 	}
 	for _, e := range s.server.executions {
 		if slices.Contains([]string{"give", "block", "reset"}, e.verb) {
-			for _, b := range e.buckets() {
-				made[change{e.process, b, e.verb, e.n}]++
+			for _, limit := range e.limits {
+				made[change{e.process, simBucketName{e.key, limit}, e.verb, e.n}]++
 			}
 		}
 	}
@@ -159,13 +154,10 @@ func (s *simulation) checkChanges() {
 // begin anew.
 func (s *simulation) checkAdmissions() {
 	for key := range s.plan.keys {
-		for i, l := range s.plan.keys[key].versions[0] {
-			switch {
-			case s.plan.calendarOf(l) != nil:
-				s.checkQuotas(key, i)
-			case s.plan.algorithm == ginlimit.FixedWindow:
+		for i := range s.plan.keys[key].versions[0] {
+			if s.plan.algorithm == ginlimit.FixedWindow {
 				s.checkWindows(key, i)
-			default:
+			} else {
 				s.checkSpans(key, i)
 			}
 		}
@@ -253,7 +245,7 @@ func (s *simulation) checkWindows(key, limit int) {
 // checkShares is guarantee 1 without Redis: a process admits no more than its share of a limit.
 // More tokens at once than it holds it admits when it is full.
 func (s *simulation) checkShares() {
-	if s.plan.algorithm != ginlimit.TokenBucket || s.plan.strangers != nil { // beyond the bound, what is forgotten is full
+	if s.plan.algorithm != ginlimit.TokenBucket {
 		return
 	}
 	for process, p := range s.plan.processes {
@@ -274,9 +266,6 @@ func (s *simulation) checkShares() {
 				}
 				local = append(local, a)
 				for _, l := range s.plan.keys[key].versions[a.version] {
-					if s.plan.calendarOf(l) != nil {
-						continue // see checkQuotaShares
-					}
 					rate, holds := max(1, l.Rate/p.replicas), max(1, int(testkit.Burst(l))/p.replicas)
 					sum := 0
 					for j := len(local) - 1; j >= 0; j-- {
@@ -295,9 +284,25 @@ func (s *simulation) checkShares() {
 // filledLocally reports whether a process may have given tokens of a key back within a time.
 func (s *simulation) filledLocally(process, key int, from, to time.Time) bool {
 	return slices.ContainsFunc(s.answers, func(a *simAnswer) bool {
-		return (a.op == "Reset" || a.op == "Refund" || a.op == "Settle") && a.process == process &&
+		return (a.op == "Reset" || a.op == "Refund") && a.process == process &&
 			a.key == key && !a.end.Before(from) && !a.start.After(to)
 	})
+}
+
+// gives reports whether an execution may have given tokens back.
+func (e *simExecution) gives() bool { return e.fills() || e.returned() > 0 }
+
+// fills reports whether an execution may have given back more than some tokens.
+func (e *simExecution) fills() bool {
+	return slices.Contains([]string{"reset", "fill", "limits"}, e.verb)
+}
+
+// returned is how many tokens an execution has given back at most, if it does not fill.
+func (e *simExecution) returned() int64 {
+	if slices.Contains([]string{"give", "return", "part"}, e.verb) {
+		return e.n
+	}
+	return 0
 }
 
 // simAnswer is what a call was answered.
@@ -310,9 +315,7 @@ type simAnswer struct {
 	ended      bool       // the caller's context
 	room       bool       // FromMemory: the server had room for it
 	closed     bool       // Close had been called before the answer
-	before     *simAnswer // the denial after which it waited RetryAfter; or what it settles
-
-	reservation *ginlimit.Reservation // to be settled
+	before     *simAnswer // the denial after which it waited RetryAfter
 }
 
 func (a *simAnswer) says() string {

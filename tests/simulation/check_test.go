@@ -24,16 +24,10 @@ func (s *simulation) check() {
 	}
 	s.checkResults()
 	s.checkCharges()
-	s.checkAhead()
-	s.checkLost()
-	s.checkHolders()
-	s.checkWindowsHeld()
+	s.checkReturns()
 	s.checkChanges()
-	s.checkSettles()
 	s.checkAdmissions()
-	s.checkAnswers()
 	s.checkShares()
-	s.checkQuotaShares()
 	s.checkBreaker()
 }
 
@@ -85,9 +79,6 @@ func (s *simulation) broken(a *simAnswer) bool {
 			until += s.excused(f, a.process)
 		} else if !slices.Contains(simSoftFaults, f.kind) || f.kind == "wrong type" && f.key != a.key {
 			continue
-		} else if s.plan.lifeOf(a.process, a.key, a.version) > 0 {
-			// A caller waits for a call in flight that takes tokens ahead, and shares its error.
-			until += s.plan.latency + s.plan.jitter
 		}
 		if s.at(a.end) >= f.at && s.at(a.start) <= until {
 			return true
@@ -108,7 +99,7 @@ func (s *simulation) excused(f simFault, process int) time.Duration {
 
 // checkError wants no error but those that are documented, when they are.
 func (s *simulation) checkError(a *simAnswer) {
-	changes := slices.Contains([]string{"Refund", "Block", "Reset", "Settle"}, a.op)
+	changes := slices.Contains([]string{"Refund", "Block", "Reset"}, a.op)
 	switch {
 	case a.err == nil:
 	case errors.Is(a.err, context.Canceled) || errors.Is(a.err, context.DeadlineExceeded):
@@ -139,10 +130,7 @@ func (s *simulation) checkSource(a *simAnswer) {
 		s.complain(a, "guarantee 6: Redis does not decide")
 	case a.result.Source == ginlimit.FromCache && a.result.Allowed:
 		s.complain(a, "a remembered denial allows")
-	case a.result.Source == ginlimit.FromLease && (!a.result.Allowed || a.result.Granted > a.wanted(s) ||
-		a.result.Granted < a.wanted(s) && (a.op != "AllowUpTo" || a.result.Remaining > 0)):
-		s.complain(a, "what is leased is not all that was asked for")
-	case a.result.Source == ginlimit.FromLease && s.plan.processes[a.process].lease == 0:
+	case a.result.Source == ginlimit.FromLease:
 		s.complain(a, "there are no leases")
 	}
 	r := a.result
@@ -163,11 +151,7 @@ func (s *simulation) checkDenial(a *simAnswer) {
 	if s.setForward(since, a.end) > 0 {
 		return
 	}
-	hold := s.maxHold(a) + 2*s.plan.timeout
 	for _, e := range s.server.executions {
-		if e.denied != nil && e.process == a.process && e.key == a.key && !e.at.Before(a.start.Add(-hold)) {
-			return // it is not to ask again so soon
-		}
 		gives := e.gives()
 		if !gives || e.key != a.key || e.at.Before(since) || e.at.After(a.end) {
 			continue
@@ -193,7 +177,7 @@ func (s *simulation) knownBefore(e *simExecution, a *simAnswer) bool {
 // checkRetry is guarantee 3: whoever waits RetryAfter is admitted, if nobody took the tokens meanwhile.
 func (s *simulation) checkRetry(a *simAnswer) {
 	b := a.before
-	if b == nil || a.op == "Settle" || a.err != nil || a.result.Allowed || b.version != a.version {
+	if b == nil || a.err != nil || a.result.Allowed || b.version != a.version {
 		return
 	}
 	if a.op != "AllowN" && a.op != "Peek" && a.op != "AllowUpTo" {
@@ -202,7 +186,7 @@ func (s *simulation) checkRetry(a *simAnswer) {
 	denied := "guarantee 3: it waited " + b.result.RetryAfter.String() +
 		" as it was told, nobody took a token, and it is denied"
 	if local := b.result.Source == ginlimit.FromLocal; local || a.result.Source == ginlimit.FromLocal {
-		if local && a.result.Source == b.result.Source && !s.takenLocally(b, a) && !s.overShare(b, a) {
+		if local && a.result.Source == b.result.Source && !s.takenLocally(b, a) {
 			s.complain(a, denied)
 		}
 		return
@@ -222,28 +206,12 @@ func (s *simulation) checkRetry(a *simAnswer) {
 		return
 	}
 	for _, e := range s.server.executions {
-		// Another call was denied, and this process does not ask again so soon.
-		holds := e.denied != nil && e.process == a.process && e.at.Add(s.maxHold(a)+s.plan.timeout).After(a.start)
-		takes := e.verb == "take" && (e.granted > 0 || holds && s.maxHold(a) > 1) || e.verb == "block"
-		if e.key == a.key && takes && !e.at.After(a.end) && (!e.at.Before(since) || s.isOfNext(e, a)) {
+		takes := e.verb == "take" && e.granted > 0 || e.verb == "block"
+		if e.key == a.key && takes && !e.at.After(a.end) && !e.at.Before(since) {
 			return
 		}
 	}
 	s.complain(a, denied)
-}
-
-// overShare reports whether a call wants more of calendar quotas than the process' shares, and has waited until
-// these periods ended. Redis may have room then, but without it no waiting helps.
-func (s *simulation) overShare(from, to *simAnswer) (over bool) {
-	for _, l := range s.plan.keys[to.key].versions[to.version] {
-		if s.plan.calendarOf(l) == nil || to.least() <= max(1, l.Rate/s.plan.processes[to.process].replicas) {
-			continue
-		}
-		if over = true; s.plan.period(to.process, l, from.start) == s.plan.period(to.process, l, to.start) {
-			return false
-		}
-	}
-	return over
 }
 
 // takenLocally reports whether another call of the process may have taken tokens of a key between
@@ -262,9 +230,6 @@ func (s *simulation) remembered(b *simAnswer) time.Time {
 	if s.plan.processes[b.process].denyOrNil == nil { // it may keep an older one to compare
 		return earliest
 	}
-	if s.plan.lifeOf(b.process, b.key, b.version) > 0 { // a call that was admitted may have found too little to take ahead
-		return earliest
-	}
 	for _, a := range s.answers {
 		denied := a.err == nil && a.result.Source == ginlimit.FromRedis && !a.result.Allowed && a.op != "Peek"
 		if denied && a.process == b.process && a.key == b.key && !a.end.After(b.start) && a.start.After(earliest) {
@@ -275,60 +240,16 @@ func (s *simulation) remembered(b *simAnswer) time.Time {
 }
 
 // checkResults is guarantees 2 and 4: what the server answers is what the reference has told at that time, each of its
-// Results to one caller. Callers who had all their tokens from Redis come first, as a part may look like all that
-// another caller asked for.
+// Results to one caller.
 func (s *simulation) checkResults() {
-	var rest []*simAnswer
 	for _, a := range s.answers {
-		if a.decides() && a.result.Source == ginlimit.FromRedis && !s.foundWhole(a) {
-			rest = append(rest, a)
-		}
-	}
-	for _, a := range rest {
-		if !s.foundPart(a) {
+		if a.decides() && a.result.Source == ginlimit.FromRedis && !s.found(a) {
 			s.complain(a, "guarantees 2, 4: by the model no call of this time has that Result")
 		}
 	}
 }
 
-// foundPart reports whether a call may have had some of its tokens from Redis, as the process held the others.
-func (s *simulation) foundPart(a *simAnswer) bool {
-	if !a.result.Allowed || s.plan.lifeOf(a.process, a.key, a.version) == 0 {
-		return false
-	}
-	part := *a
-	for _, part.result.Granted = range s.partsOf(a) {
-		if a.op == "AllowN" {
-			part.n = part.result.Granted
-		}
-		if s.foundWhole(&part) {
-			return true
-		}
-	}
-	return false
-}
-
-// partsOf returns how many of the tokens that a call was granted Redis may have granted it, if not all. There may
-// be too many to try each number.
-func (s *simulation) partsOf(a *simAnswer) (all []int) {
-	if a.op == "AllowUpTo" {
-		for n := range 2 * maxSingle {
-			all = append(all, n+1)
-		}
-	}
-	for _, e := range s.server.executions {
-		if e.process != a.process || e.key != a.key || e.at.Before(a.start) || e.at.After(a.end) {
-			continue
-		}
-		if all = append(all, int(e.n)); e.together != nil {
-			all = append(all, e.together[0].Granted)
-		}
-	}
-	slices.Sort(all)
-	return slices.DeleteFunc(slices.Compact(all), func(n int) bool { return n < 1 || n >= a.result.Granted })
-}
-
-func (s *simulation) foundWhole(a *simAnswer) bool {
+func (s *simulation) found(a *simAnswer) bool {
 	n, charges := int64(a.n), int64(1)
 	switch limits := s.plan.keys[a.key].versions[a.version]; {
 	case a.op == "AllowUpTo":
@@ -344,29 +265,18 @@ func (s *simulation) foundWhole(a *simAnswer) bool {
 			e.at.Before(a.start) || e.at.After(a.end) || (e.charges == 0) != (charges == 0) {
 			continue
 		}
-		if !e.isOf(s, a) {
-			continue
-		}
 		if n == 1 && charges > 0 && s.sharesCharges(a, e) {
 			return true // whose charge is whose nobody knows; checkCharges has their sum
 		}
-		if a.op == "AllowUpTo" && !e.leases && s.plan.lifeOf(a.process, a.key, a.version) > 0 {
-			if e.charges >= charges && afterSome(e, a.result) {
-				return true // it was charged more than it was granted
-			}
-			continue
-		}
 		if a.op == "AllowUpTo" {
-			told := e.together
-			if e.charges == charges && !e.used[0] &&
-				(s.isTold(e.withoutAhead(a, told), told, e.periods) || s.isHeld(a, told, e.periods)) {
+			if e.charges == charges && !e.used[0] && testkit.Closest(e.together) == a.result {
 				e.used[0] = true
 				return true
 			}
 			continue
 		}
-		for i, r := range e.single[:min(int64(len(e.single)), max(1, e.charges))] {
-			if !e.used[i] && (s.isTold(e.withoutAhead(a, r), r, e.periods) || s.isHeld(a, r, e.periods)) {
+		for i, r := range e.single {
+			if !e.used[i] && testkit.Closest(r) == a.result {
 				e.used[i] = true
 				return true
 			}

@@ -275,7 +275,7 @@ func (s *slotSimulation) keys() (names []string) {
 	for _, n := range s.server.nodes {
 		names = append(names, n.mini.Keys()...)
 	}
-	names = slices.DeleteFunc(names, isStrange)
+	names = slices.DeleteFunc(names, isOfOperators)
 	slices.Sort(names)
 	return names
 }

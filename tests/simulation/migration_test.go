@@ -133,12 +133,8 @@ func (s *simulation) move(f simFault) {
 // moveSlot moves the slot of a client, the keys of one limit after another.
 func (s *simulation) moveSlot(f simFault) {
 	var keys [][]string
-	for i, l := range s.plan.keys[f.key].versions[0] {
-		var ofLimit []string
-		for _, b := range s.server.allOf(f.key, i, l) {
-			ofLimit = append(ofLimit, s.server.name(b))
-		}
-		keys = append(keys, ofLimit)
+	for i := range s.plan.keys[f.key].versions[0] {
+		keys = append(keys, []string{s.server.name(simBucketName{f.key, i})})
 	}
 	s.server.migrate(s.slotOfClient(f.key), f.node, f.lasts, keys)
 }

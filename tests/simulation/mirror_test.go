@@ -15,11 +15,10 @@ import (
 // mirrorLocked has the reference do what the script has done to a key.
 func (v *simServer) mirrorLocked(process int, c simScriptCall, k simScriptKey, marks []int64) *simExecution {
 	e := &simExecution{
-		at: time.Now(), now: v.now(), process: process, key: k.key, version: k.version,
-		limits: k.limits, periods: k.periods, later: k.later,
+		at: time.Now(), now: v.now(), process: process, key: k.key, version: k.version, limits: k.limits,
 		verb: c.verb, n: c.n, charges: k.charges,
 	}
-	all := v.countedOf(c, k)
+	all := v.countedOf(k.key, k.version)
 	switch c.verb {
 	case "give":
 		for _, one := range all {
@@ -37,32 +36,16 @@ func (v *simServer) mirrorLocked(process int, c simScriptCall, k simScriptKey, m
 		}
 	default:
 		if k.charges == 0 {
-			e.single = [][]simTold{v.reference.take(all, 0, c.n)}
+			e.single = [][]ginlimit.Result{v.reference.take(all, 0, c.n)}
 		} else if c.n == 1 {
 			e.together = v.reference.clone().take(all, k.charges, 1)
 		}
-		ahead, held := int64(0), int64(0)
-		if c.ahead != nil {
-			ahead, held = v.boundAhead(c, k, all)
-		}
-		rest := max(0, k.charges+ahead-2*maxSingle)
-		for i := range k.charges + ahead - rest {
-			if i == maxSingle {
-				e.granted += v.reference.takeRest(all, rest, c.n)
-			}
+		for range k.charges {
 			r := v.reference.take(all, c.n, c.n)
 			e.single, e.granted = append(e.single, r), e.granted+int64(r[0].Granted)
-			if i >= k.charges {
-				e.ahead += int64(r[0].Granted)
-			}
-		}
-		if c.ahead != nil {
-			e.leases, e.held = true, held
-			v.mirrorAhead(k, e.ahead+held)
 		}
 		e.verb, e.used = "take", make([]bool, len(e.single))
-		less := c.ahead != nil && ahead < c.ahead.charges && !v.reference.clone().take(all, 0, c.n)[0].Allowed
-		if last := e.single[len(e.single)-1]; less || !last[0].Allowed {
+		if last := e.single[len(e.single)-1]; !last[0].Allowed {
 			denied := v.reference.only(all...)
 			e.denied = &denied
 		}
@@ -74,15 +57,15 @@ func (v *simServer) mirrorLocked(process int, c simScriptCall, k simScriptKey, m
 // for: what is left of a call depends on what others have given back.
 func (v *simServer) mirrorReturn(c simScriptCall, k simScriptKey, marks []int64) {
 	now := v.usedIn(k)
-	for i, one := range v.countedOf(c, k) {
+	for i, one := range v.countedOf(k.key, k.version) {
 		name := v.name(k.buckets()[i])
 		switch back := c.used[i] - now[i]; {
 		case v.foreign[name]:
-		case one.quota == "" && v.plan.algorithm == ginlimit.SlidingWindow:
+		case v.plan.algorithm == ginlimit.SlidingWindow:
 			if v.stored(name, one) != v.reference.stored(one) { // else it was not clear whether a reset came before
 				v.reference.windows.GiveBack(one.client, marks[i], c.n, one.limit)
 			}
-		case one.quota != "" || v.plan.algorithm == ginlimit.FixedWindow:
+		case v.plan.algorithm == ginlimit.FixedWindow:
 			if back < 0 || back > c.n || back > 0 && c.marks[i] < 0 {
 				v.violated("a return of %d tokens gives %d of %s back", c.n, back, name)
 			}
@@ -102,15 +85,14 @@ func (v *simServer) mirrorReturn(c simScriptCall, k simScriptKey, marks []int64)
 	}
 }
 
-// usedIn returns the tokens taken of each fixed window and calendar period; of others, 0.
+// usedIn returns the tokens taken of each fixed window; of others, 0.
 func (v *simServer) usedIn(k simScriptKey) (used []int64) {
 	for _, b := range k.buckets() {
-		name := v.name(b)
-		text, err := v.homeLocked(name).mini.Get(name)
-		first, _, _ := strings.Cut(text, " ")
-		n, e := strconv.ParseInt(first, 10, 64)
-		if err != nil || e != nil || v.plan.algorithm != ginlimit.FixedWindow && v.countedAs(b, k.version).quota == "" {
-			n = 0
+		name, n := v.name(b), int64(0)
+		if text, err := v.homeLocked(name).mini.Get(name); err == nil && v.plan.algorithm == ginlimit.FixedWindow {
+			if numbers := fields(text); len(numbers) > 0 {
+				n = numbers[0]
+			}
 		}
 		used = append(used, n)
 	}
@@ -121,13 +103,12 @@ func (v *simServer) usedIn(k simScriptKey) (used []int64) {
 // deleting the keys of full buckets needs none, so it may give back to some buckets and not to
 // others. Redis refuses no write of a script that has made one.
 func (v *simServer) mirrorPartLocked(process int, c simScriptCall, k simScriptKey) {
-	for i, b := range k.buckets() {
-		one := v.countedOf(c, k)[i]
+	for _, b := range k.buckets() {
+		one := v.countedAs(b, k.version)
 		if name := v.name(b); !v.foreign[name] && v.stored(name, one) != v.reference.stored(one) {
 			v.reference.refund(one, c.n)
 			v.executions = append(v.executions, &simExecution{
-				at: time.Now(), process: process, key: k.key, version: k.version, limits: []int{b.limit}, periods: []int{b.period},
-				verb: "part", n: c.n,
+				at: time.Now(), process: process, key: k.key, version: k.version, limits: []int{b.limit}, verb: "part", n: c.n,
 			})
 		}
 	}
@@ -139,28 +120,21 @@ type simScriptCall struct {
 	n     int64
 	keys  []simScriptKey
 	marks []int64 // of return
-
-	ahead *simAheadCall // of a take
-	used  []int64       // of each fixed window, before a return
+	used  []int64 // of each fixed window, before a return
 }
 
 type simScriptKey struct {
 	key, version int
 	limits       []int // of the version
-	periods      []int // of each of them
-	later        []simBucketName
 	charges      int64
 }
 
-// changes reports whether a call is not a decision.
-func (c *simScriptCall) changes() bool { return c.verb != "take" && c.verb != "each" }
-
 // buckets returns the buckets of a key in a call, in their order.
 func (k simScriptKey) buckets() (all []simBucketName) {
-	for i, limit := range k.limits {
-		all = append(all, simBucketName{k.key, limit, k.periods[i]})
+	for _, limit := range k.limits {
+		all = append(all, simBucketName{k.key, limit})
 	}
-	return append(all, k.later...)
+	return all
 }
 
 // declared returns the keys that a call declares.
@@ -170,7 +144,7 @@ func declared(args []string) []string {
 }
 
 // parse reads a call.
-func (v *simServer) parse(process int, args []string) (c simScriptCall, err error) {
+func (v *simServer) parse(args []string) (c simScriptCall, err error) {
 	number := func(text string) (n int64) {
 		n, e := strconv.ParseInt(text, 10, 64)
 		if e != nil {
@@ -181,20 +155,14 @@ func (v *simServer) parse(process int, args []string) (c simScriptCall, err erro
 	count := int(number(args[1]))
 	keys, argv := args[2:2+count], args[2+count:]
 	c.verb, c.n = argv[0], number(argv[1])
-	var failed error
-	if c.ahead, keys, argv, failed = v.parseAhead(keys, argv); failed != nil {
-		return c, failed
-	}
-	count = len(keys)
 	if c.verb == "each" && count == 1 { // of several slots: the others come last
 		if count = len(argv) - 5; argv[2] == "0" {
 			count /= 2
 		}
 		keys = slices.Concat(keys, argv[len(argv)-count+1:])
 	}
-	takes := c.verb == "each" || c.verb == "take" && argv[2] != "0" // a probe looks again at what has failed
 	buckets := func(names []string, triples []string) simScriptKey {
-		k, ok := v.bucketsOf(process, takes, c.changes(), names, triples)
+		k, ok := v.bucketsOf(names, triples)
 		if !ok {
 			err = fmt.Errorf("%s is called with keys %q and buckets %v", c.verb, names, triples)
 		}
@@ -233,24 +201,14 @@ func (v *simServer) parse(process int, args []string) (c simScriptCall, err erro
 	return c, err
 }
 
-// bucketsOf finds what buckets a call is about: all of a client, and after them, calendar
-// quotas in later periods. It is not ok if there are none such. A change is told of the whole burst.
-func (v *simServer) bucketsOf(process int, takes, changes bool, names, triples []string) (k simScriptKey, ok bool) {
+// bucketsOf finds what buckets a call is about: all of a client. It is not ok if there are none such.
+func (v *simServer) bucketsOf(names, triples []string) (k simScriptKey, ok bool) {
 	for _, name := range names {
 		b, known := v.names[name]
-		if !known || len(k.limits) > 0 && b.key != k.key {
+		if !known || slices.Contains(k.limits, b.limit) || len(k.limits) > 0 && b.key != k.key {
 			return k, false
 		}
-		k.key = b.key
-		first := slices.Index(k.limits, b.limit)
-		switch {
-		case first < 0 && k.later == nil:
-			k.limits, k.periods = append(k.limits, b.limit), append(k.periods, b.period)
-		case first < 0 || takes || b.period <= k.periods[first]:
-			return k, false
-		default:
-			k.later = append(k.later, b)
-		}
+		k.key, k.limits = b.key, append(k.limits, b.limit)
 	}
 	versions := v.plan.keys[k.key].versions
 	if len(k.limits) != len(versions[0]) || !slices.IsSorted(k.limits) {
@@ -258,16 +216,8 @@ func (v *simServer) bucketsOf(process int, takes, changes bool, names, triples [
 	}
 	for version := range versions {
 		var want []string
-		for i, b := range k.buckets() {
-			l := versions[version][b.limit]
-			if v.plan.calendarOf(l) != nil {
-				want = append(want, triples[3*i], "calendar", strconv.Itoa(l.Rate)) // for the first see checkArguments
-				continue
-			}
-			if changes {
-				l = v.plan.whole(k.key, version, l)
-			}
-			for _, n := range scriptArguments(v.plan.algorithm, l) {
+		for _, limit := range k.limits {
+			for _, n := range scriptArguments(v.plan.algorithm, versions[version][limit]) {
 				want = append(want, strconv.FormatInt(n, 10))
 			}
 			switch v.plan.algorithm {
@@ -281,12 +231,6 @@ func (v *simServer) bucketsOf(process int, takes, changes bool, names, triples [
 			k.version, ok = version, true
 		}
 	}
-	for i, b := range k.buckets() {
-		if l := versions[k.version][b.limit]; ok && v.plan.calendarOf(l) != nil {
-			left, _ := strconv.ParseInt(triples[3*i], 10, 64)
-			v.checkArguments(process, takes, b, l, left)
-		}
-	}
 	return k, ok
 }
 
@@ -296,7 +240,6 @@ func (v *simServer) marked(k simScriptKey, marks []int64) (at []int64) {
 	for i, mark := range marks {
 		name := v.name(k.buckets()[i])
 		mini := v.homeLocked(name).mini
-		// of a quota there is no list
 		if list, _ := mini.List(name); v.plan.algorithm == ginlimit.SlidingWindow && len(list) > 0 && !v.foreign[name] {
 			mark += v.now().UnixMilli() - (fields(list[0])[2] - mini.TTL(name).Milliseconds())
 		}

@@ -15,7 +15,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // simNode is the only server, or a master of a cluster: a miniredis without a listener. miniredis
@@ -102,7 +101,6 @@ func (n *simNode) intercept(peer *server.Peer, command string, args ...string) b
 	case command == "CLUSTER":
 		peer.WriteRaw(v.slots.reply())
 	case strings.HasPrefix(command, "EVAL"):
-		args = v.renamed(args)
 		if redirection := n.redirectionLocked(declared(args)); redirection != "" {
 			v.redirectedLocked(peer.ClientName, redirection)
 			peer.WriteError(redirection)
@@ -212,7 +210,6 @@ func (n *simNode) emptyLocked() {
 			delete(v.foreign, name)
 		}
 	}
-	v.forgetLeasesLocked(n)
 	n.mini.FlushAll()
 }
 
@@ -223,8 +220,7 @@ func (n *simNode) emptyLocked() {
 // What is promised by the server's clock is checked by that clock: guarantee 1, and what RetryAfter
 // says. The deny cache goes by the process' clock, which it trusts once the server's was seen to run
 // like it. So for a second after the server's clock was set forward, a denial may be remembered that
-// Redis would no longer make. Leases go by the process' clock too. What bounds them goes by the
-// server's: once that was set forward, processes may take as much ahead again.
+// Redis would no longer make.
 
 // simSetting is one time that the clock was set.
 type simSetting struct {
@@ -267,18 +263,11 @@ func (v *simServer) setClockLocked(by time.Duration) {
 // adoptAllLocked has the reference go on from what the keys say. What has expired does not come back with the time at
 // which it was there, but a block that had ended, and tokens of a window that had left, may.
 func (v *simServer) adoptAllLocked() {
-	for key := range v.plan.keys {
-		v.adoptLeaseLocked(key)
-	}
 	for name, b := range v.names {
 		key := v.plan.keys[b.key]
 		l := key.versions[v.counted[b.key][b.limit]][b.limit]
-		one := v.countedAs(b, v.counted[b.key][b.limit])
 		switch {
 		case v.foreign[name]:
-		case one.quota != "":
-			used, blocked := v.quotaIn(name)
-			v.reference.quotas[one.quota] = &testkit.ModelQuota{Used: used, Blocked: v.now().UnixMilli() + blocked}
 		case v.plan.algorithm == ginlimit.TokenBucket:
 			v.reference.adopt(key.name, l, v.bucketIn(name, l))
 		default:

@@ -25,16 +25,12 @@ type simPlan struct {
 	timeout         time.Duration
 	latency, jitter time.Duration // of the network, one way
 	clock           time.Duration // how far the server's clock is ahead at first
-	begin           time.Time     // of the run, if that matters
-	calendars       []*simCalendar
-	settles         bool // calls reserve, and are settled
-	slots           bool // calls take slots of InFlight, of which the reference knows nothing
-	nodes           int  // masters; more than one are a cluster
+	slots           bool          // calls take slots of InFlight, of which the reference knows nothing
+	nodes           int           // masters; more than one are a cluster
 	processes       []simProcess
 	keys            []simKey
 	calls           []simCall // in the order of their times
 	faults          []simFault
-	strangers       []time.Duration // when they come, if memory is small
 }
 
 // simProcess is how one process is configured.
@@ -43,16 +39,13 @@ type simProcess struct {
 	failure   ginlimit.FailureMode
 	replicas  int
 	denyOrNil *int // WithDenyCache
-	lease     time.Duration
 	inline    bool // callers send their calls themselves where they may
-	skew      int  // how many seconds its clock is ahead
 }
 
 // simKey is a client under its limits, which may change.
 type simKey struct {
 	name     string
-	versions [][]ginlimit.Limit // by which it is decided: without what may be leased
-	ahead    []simAhead         // of each version; nil without leases
+	versions [][]ginlimit.Limit
 }
 
 // simCall is one call of a limiter.
@@ -65,9 +58,6 @@ type simCall struct {
 	block    time.Duration
 	patience time.Duration // the end of the caller's context, 0 if it has none
 	cancels  bool          // it ends by being cancelled, not by a deadline
-	settles  bool          // it reserves n, and is settled with fewer, or as many
-	actual   int           // of these
-	holds    time.Duration // until it is settled
 	retries  int           // how often a denied caller waits RetryAfter and asks again
 }
 
@@ -75,9 +65,6 @@ func (c simCall) String() string {
 	text := fmt.Sprintf("process %d: %s(client %d, n=%d)", c.process, c.op, c.key, c.n)
 	if c.block > 0 {
 		text += fmt.Sprintf(" for %s", c.block)
-	}
-	if c.settles {
-		text += fmt.Sprintf(", to be settled with %d after %s", c.actual, c.holds)
 	}
 	if c.patience > 0 {
 		text += fmt.Sprintf(" with %s of patience", c.patience)
@@ -119,8 +106,6 @@ func newSimPlan(seed uint64) *simPlan {
 		}
 		p.keys = append(p.keys, key)
 	}
-	ofCalendars := rand.New(rand.NewPCG(seed, 3))
-	p.drawCalendars(ofCalendars)
 	length := 500*time.Millisecond + upTo(r, 2*time.Second)
 	p.drawCalls(r, 100, 0, length)
 	for range pick(r, 0, 1, 1, 2, 3, 4) {
@@ -135,12 +120,6 @@ func newSimPlan(seed uint64) *simPlan {
 	}
 	p.drawCalls(r, 5, quiet, simRecovery)
 	p.drawCalls(r, 20, quiet+simRecovery, simTail)
-	if p.algorithm != ginlimit.SlidingWindow && r.IntN(3) == 0 {
-		p.drawLeases(r, quiet)
-	}
-	p.drawBegin(ofCalendars, quiet)
-	p.drawStrangers(rand.New(rand.NewPCG(seed, 5)), length)
-	p.drawSettles(rand.New(rand.NewPCG(seed, 6)))
 	slices.SortStableFunc(p.calls, func(a, b simCall) int { return cmp.Compare(a.at, b.at) })
 	return p
 }

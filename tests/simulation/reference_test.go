@@ -14,34 +14,31 @@ import (
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
-// simReference is the reference model of the simulation's algorithm, and of calendar quotas, by the server's clock.
+// simReference is the reference model of the simulation's algorithm, by the server's clock.
 type simReference struct {
 	timed   testkit.Steppable
-	tokens  *testkit.BucketModel           // or nil
-	windows *testkit.WindowModel           // or nil
-	quotas  map[string]*testkit.ModelQuota // by their keys in Redis, for the whole run
+	tokens  *testkit.BucketModel // or nil
+	windows *testkit.WindowModel // or nil
 }
 
-// simCounted is a bucket or window, or a calendar quota in one period.
+// simCounted is a bucket or window.
 type simCounted struct {
 	client string
 	limit  ginlimit.Limit
-	quota  string // its key in Redis; "" is none
 }
 
 func newSimReference(a ginlimit.Algorithm) simReference {
 	if a == ginlimit.TokenBucket {
 		m := testkit.NewBucketModel()
-		return simReference{m, m, nil, map[string]*testkit.ModelQuota{}}
+		return simReference{m, m, nil}
 	}
 	m := testkit.NewWindowModel(a)
-	return simReference{m, nil, m, map[string]*testkit.ModelQuota{}}
+	return simReference{m, nil, m}
 }
 
 // only returns a copy of some buckets.
 func (r simReference) only(some ...simCounted) simReference {
 	all := r
-	all.quotas = map[string]*testkit.ModelQuota{}
 	if r.tokens != nil {
 		all.tokens = &testkit.BucketModel{Now: r.tokens.Now, Buckets: map[string]*testkit.ModelBucket{}}
 		all.timed = all.tokens
@@ -52,19 +49,12 @@ func (r simReference) only(some ...simCounted) simReference {
 	}
 	for _, c := range some {
 		id := c.client + " " + c.limit.Period.String()
-		switch {
-		case c.quota != "":
-			if q := r.quotas[c.quota]; q != nil {
-				all.quotas[c.quota] = q
-			}
-		case r.tokens != nil:
+		if r.tokens != nil {
 			if b := r.tokens.Buckets[id]; b != nil {
 				all.tokens.Buckets[id] = b
 			}
-		default:
-			if w := r.windows.Windows[id]; w != nil {
-				all.windows.Windows[id] = w
-			}
+		} else if w := r.windows.Windows[id]; w != nil {
+			all.windows.Windows[id] = w
 		}
 	}
 	return all.clone()
@@ -78,24 +68,13 @@ func (r simReference) now() int64 {
 	return r.windows.Now
 }
 
-func (r simReference) quota(c simCounted) *testkit.ModelQuota {
-	if r.quotas[c.quota] == nil {
-		r.quotas[c.quota] = &testkit.ModelQuota{}
-	}
-	return r.quotas[c.quota]
-}
-
 // one is take, of one bucket.
-func (r simReference) one(c simCounted, n, least int64) (t simTold) {
-	if c.quota == "" {
-		return simTold{Result: r.timed.Take(c.client, n, least, []ginlimit.Limit{c.limit})}
-	}
-	t.Result, t.retry, t.reset = r.quota(c).Take(r.now(), n, least, c.limit)
-	return t
+func (r simReference) one(c simCounted, n, least int64) ginlimit.Result {
+	return r.timed.Take(c.client, n, least, []ginlimit.Limit{c.limit})
 }
 
 // take takes of all buckets or none, up to n tokens but no fewer than least. It returns what is told of each.
-func (r simReference) take(all []simCounted, n, least int64) (told []simTold) {
+func (r simReference) take(all []simCounted, n, least int64) (told []ginlimit.Result) {
 	granted, allowed := n, true
 	for _, c := range all {
 		look := r.one(c, 0, least)
@@ -118,27 +97,15 @@ func (r simReference) take(all []simCounted, n, least int64) (told []simTold) {
 }
 
 func (r simReference) refund(c simCounted, n int64) {
-	if c.quota == "" {
-		r.timed.Refund(c.client, n, []ginlimit.Limit{c.limit})
-		return
-	}
-	r.quota(c).Refund(n)
+	r.timed.Refund(c.client, n, []ginlimit.Limit{c.limit})
 }
 
 func (r simReference) block(c simCounted, d time.Duration) {
-	if c.quota == "" {
-		r.timed.Block(c.client, d, []ginlimit.Limit{c.limit})
-		return
-	}
-	r.quota(c).Block(r.now(), d.Milliseconds())
+	r.timed.Block(c.client, d, []ginlimit.Limit{c.limit})
 }
 
 func (r simReference) reset(c simCounted) {
-	if c.quota == "" {
-		r.timed.Reset(c.client, []ginlimit.Limit{c.limit})
-		return
-	}
-	delete(r.quotas, c.quota)
+	r.timed.Reset(c.client, []ginlimit.Limit{c.limit})
 }
 
 // at sets the time, in milliseconds.
@@ -151,14 +118,8 @@ func (r simReference) at(ms int64) {
 }
 
 func (r simReference) clone() simReference {
-	quotas := map[string]*testkit.ModelQuota{}
-	for name, q := range r.quotas {
-		same := *q
-		quotas[name] = &same
-	}
 	if r.tokens != nil {
 		c := newSimReference(ginlimit.TokenBucket)
-		c.quotas = quotas
 		c.tokens.Now = r.tokens.Now
 		for id, b := range r.tokens.Buckets {
 			c.tokens.Buckets[id] = &testkit.ModelBucket{Missing: new(big.Rat).Set(b.Missing), At: b.At, Block: b.Block}
@@ -166,7 +127,6 @@ func (r simReference) clone() simReference {
 		return c
 	}
 	c := newSimReference(r.windows.Algorithm)
-	c.quotas = quotas
 	c.windows.Now = r.windows.Now
 	for id, w := range r.windows.Windows {
 		same := *w
@@ -178,34 +138,10 @@ func (r simReference) clone() simReference {
 
 // stored describes a bucket or window of the reference, as [simServer.stored] does.
 func (r simReference) stored(c simCounted) string {
-	switch {
-	case c.quota != "":
-		q := r.quota(c)
-		return describeQuota(q.Used, max(0, q.Blocked-r.now()))
-	case r.tokens != nil:
+	if r.tokens != nil {
 		return describeBucket(r.tokens.Bucket(c.client, c.limit))
 	}
 	return describeWindow(r.windows, r.windows.Window(c.client, c.limit))
-}
-
-func describeQuota(used, blocked int64) string {
-	return fmt.Sprintf("%d taken, blocked for %d ms", used, blocked)
-}
-
-// quotaIn reads a calendar quota as its key says that it is now.
-func (v *simServer) quotaIn(name string) (used, blocked int64) {
-	mini := v.homeLocked(name).mini
-	value, _ := mini.Get(name)
-	ttl, numbers := mini.TTL(name).Milliseconds(), fields(value)
-	switch len(numbers) {
-	case 1:
-		used = numbers[0]
-	case 3:
-		if blocked = max(0, ttl-numbers[2]); ttl > numbers[1] {
-			used = numbers[0]
-		}
-	}
-	return used, blocked
 }
 
 // adopt has a token bucket of the reference be as it is in Redis. Windows are the same whatever their limit.
@@ -311,10 +247,7 @@ func (v *simServer) windowIn(name string, l ginlimit.Limit) *testkit.ModelWindow
 
 // stored describes a bucket or window as it is in Redis.
 func (v *simServer) stored(name string, c simCounted) string {
-	switch {
-	case c.quota != "":
-		return describeQuota(v.quotaIn(name))
-	case v.plan.algorithm == ginlimit.TokenBucket:
+	if v.plan.algorithm == ginlimit.TokenBucket {
 		return describeBucket(v.bucketIn(name, c.limit))
 	}
 	return describeWindow(testkit.NewWindowModel(v.plan.algorithm), v.windowIn(name, c.limit))

@@ -28,21 +28,19 @@ type simServer struct {
 	version    []int   // of the limits of each key, that calls are to be made with
 	counted    [][]int // of the limits by which the reference has each bucket of each key
 	foreign    map[string]bool
-	// leaseVersion is the version of the limits by which the reference has each lease bucket.
-	leaseVersion []int
-	ahead        time.Duration // how far the server's clock is ahead
-	settings     []simSetting  // of that clock
+	ahead      time.Duration // how far the server's clock is ahead
+	settings   []simSetting  // of that clock
 }
 
 // filledLocked notes that nobody's call has filled a bucket, or that it has other limits.
 func (v *simServer) filledLocked(b simBucketName, verb string) {
 	v.executions = append(v.executions, &simExecution{
-		at: time.Now(), process: -1, key: b.key, limits: []int{b.limit}, periods: []int{b.period}, verb: verb,
+		at: time.Now(), process: -1, key: b.key, limits: []int{b.limit}, verb: verb,
 	})
 }
 
 // simBucketName says of what a key in Redis is a bucket.
-type simBucketName struct{ key, limit, period int }
+type simBucketName struct{ key, limit int }
 
 // simExecution is what a script has done to one key.
 type simExecution struct {
@@ -52,36 +50,25 @@ type simExecution struct {
 	key        int
 	version    int
 	limits     []int // those of the version that it was about
-	periods    []int // of each of them
-	later      []simBucketName
 	verb       string
 	n, charges int64
 	granted    int64
-	leases     bool          // it was to take tokens ahead, of token buckets, or to hold some for longer
-	ahead      int64         // tokens granted that were taken ahead
-	held       int64         // tokens held for longer
-	single     [][]simTold   // of charges made one after another, if they are those of AllowN
-	together   []simTold     // of all charges at once, if they are those of AllowUpTo
-	used       []bool        // single: an answer had this Result
-	denied     *simReference // of its buckets, if it has denied a call
-}
-
-// buckets returns the buckets that it was about.
-func (e *simExecution) buckets() []simBucketName {
-	return simScriptKey{key: e.key, limits: e.limits, periods: e.periods, later: e.later}.buckets()
+	single     [][]ginlimit.Result // of charges made one after another, if they are those of AllowN
+	together   []ginlimit.Result   // of all charges at once, if they are those of AllowUpTo
+	used       []bool              // single: an answer had this Result
+	denied     *simReference       // of its buckets, if it has denied a call
 }
 
 func newSimServer(s *simulation) (*simServer, error) {
 	v := &simServer{
 		simulation: s, names: map[string]simBucketName{}, reference: newSimReference(s.plan.algorithm),
 		version: make([]int, len(s.plan.keys)), counted: make([][]int, len(s.plan.keys)),
-		foreign: map[string]bool{}, ahead: s.plan.clock, leaseVersion: make([]int, len(s.plan.keys)),
+		foreign: map[string]bool{}, ahead: s.plan.clock,
 	}
 	for k, key := range s.plan.keys {
-		for i, l := range key.versions[0] { // the others have the same periods
-			for _, b := range v.allOf(k, i, l) {
-				v.names[v.name(b)] = b
-			}
+		for i := range key.versions[0] { // the others have the same periods
+			b := simBucketName{k, i}
+			v.names[v.name(b)] = b
 		}
 		v.counted[k] = make([]int, len(key.versions[0]))
 	}
@@ -104,39 +91,12 @@ func (v *simServer) now() time.Time { return time.Now().Add(v.ahead).Truncate(ti
 // name returns the key of a bucket in Redis.
 func (v *simServer) name(b simBucketName) string {
 	key, l := v.plan.keys[b.key].name, v.plan.keys[b.key].versions[0][b.limit]
-	if c := v.plan.calendarOf(l); c != nil {
-		return "ginlimit:{" + key + "}:" + c.quotaID(b.period)
-	}
 	return testkit.Engine{Algorithm: v.plan.algorithm}.RedisKey(key, l)
-}
-
-// allOf returns the buckets of a limit of a key: of a calendar, one for each period.
-func (v *simServer) allOf(key, limit int, l ginlimit.Limit) (all []simBucketName) {
-	c := v.plan.calendarOf(l)
-	for period := range 200 {
-		if c == nil && period > 0 || c != nil && period == len(c.starts) {
-			break
-		}
-		all = append(all, simBucketName{key, limit, period})
-	}
-	return all
 }
 
 // counted returns a bucket by a version of its limit.
 func (v *simServer) countedAs(b simBucketName, version int) simCounted {
-	c := simCounted{client: v.plan.keys[b.key].name, limit: v.plan.keys[b.key].versions[version][b.limit]}
-	if v.plan.calendarOf(c.limit) != nil {
-		c.quota = v.name(b)
-	}
-	return c
-}
-
-// present returns the buckets that an answer is about, if it decides.
-func (v *simServer) present(a *simAnswer) (all []simCounted) {
-	for i, l := range v.plan.keys[a.key].versions[a.version] {
-		all = append(all, v.countedAs(simBucketName{a.key, i, v.plan.period(a.process, l, a.start)}, a.version))
-	}
-	return all
+	return simCounted{client: v.plan.keys[b.key].name, limit: v.plan.keys[b.key].versions[version][b.limit]}
 }
 
 // tickLocked brings the clocks of the server and of the reference up to date.
@@ -150,10 +110,10 @@ func (v *simServer) tickLocked() {
 // executeLocked has a node do a script's call, and returns the reply.
 func (v *simServer) executeLocked(n *simNode, clientName, command string, args []string) string {
 	process, _ := strconv.Atoi(clientName)
-	if v.plan.slots || ofStrangers(args) {
+	if v.plan.slots || slices.ContainsFunc(declared(args), isOfOperators) {
 		return n.do(nil, append([]string{command}, args...)...)
 	}
-	c, err := v.parse(process, args)
+	c, err := v.parse(args)
 	if err != nil {
 		v.violated("protocol: %v", err)
 		return "-ERR\r\n"
@@ -172,9 +132,6 @@ func (v *simServer) executeLocked(n *simNode, clientName, command string, args [
 		return reply
 	}
 	found := integers(reply)
-	if c.ahead != nil && len(found) > 0 {
-		c.ahead.found = found[len(found)-1]
-	}
 	for i, k := range c.keys {
 		failed := strings.HasPrefix(reply, "-") || c.verb == "each" && found[i*len(found)/len(c.keys)] == -1
 		v.note("server: process %d: %s(%s, n=%d, charges=%d), failed=%t", process, c.verb,
@@ -197,7 +154,6 @@ func (v *simServer) executeLocked(n *simNode, clientName, command string, args [
 			v.mirrorPartLocked(process, c, k)
 		}
 		v.compareLocked(k)
-		v.compareLeaseLocked(k.key)
 	}
 	v.checkKeysLocked()
 	return reply
@@ -223,43 +179,52 @@ func (v *simServer) compareLocked(k simScriptKey) {
 // recountLocked has the reference count a key by the limits that the script is called with. By other limits a token
 // bucket is as long from full as before.
 func (v *simServer) recountLocked(k simScriptKey) {
-	if v.leaseVersion[k.key] != k.version {
-		v.leaseVersion[k.key] = k.version
-		v.adoptLeaseLocked(k.key)
-	}
 	for _, b := range k.buckets() {
 		if v.counted[k.key][b.limit] == k.version {
 			continue
 		}
 		v.counted[k.key][b.limit] = k.version
 		one := v.countedAs(b, k.version)
-		if name := v.name(b); !v.foreign[name] && one.quota == "" {
+		if name := v.name(b); !v.foreign[name] {
 			v.reference.adopt(one.client, one.limit, v.bucketIn(name, one.limit))
 		}
 	}
 }
 
-// countedOf returns the buckets of a key in a call.
-func (v *simServer) countedOf(c simScriptCall, k simScriptKey) (all []simCounted) {
-	for _, b := range k.buckets() {
-		one := v.countedAs(b, k.version)
-		if c.changes() {
-			one.limit = v.plan.whole(k.key, k.version, one.limit)
-		}
-		all = append(all, one)
+// countedOf returns the buckets of a key by a version of its limits.
+func (v *simServer) countedOf(key, version int) (all []simCounted) {
+	for limit := range v.plan.keys[key].versions[version] {
+		all = append(all, v.countedAs(simBucketName{key, limit}, version))
 	}
 	return all
 }
 
+// checkKeysLocked wants that the server has no keys but those that are known, each with an expiry.
+func (v *simServer) checkKeysLocked() {
+	for _, n := range v.nodes {
+		for _, name := range n.mini.Keys() {
+			if _, known := v.names[strings.TrimSuffix(name, ":back")]; !known && !isOfOperators(name) {
+				v.violated("the key %s is none that is documented", name)
+			}
+			if !v.foreign[name] && !isOfOperators(name) && n.mini.TTL(name) <= 0 {
+				v.violated("%s has no expiry", name)
+			}
+		}
+	}
+}
+
+// isOfOperators reports whether a key is one of operators. The simulated migration copies no hashes.
+func isOfOperators(key string) bool {
+	return strings.Contains(key, "{policies}") || strings.Contains(key, "{overrides}")
+}
+
 // occupyLocked puts a value of another type where the first bucket of a key is.
 func (v *simServer) occupyLocked(key int) {
-	l := v.plan.keys[key].versions[0][0]
-	b := simBucketName{key, 0, v.plan.period(0, l, time.Now())}
-	name := v.name(b)
+	name := v.name(simBucketName{key, 0})
 	mini := v.homeLocked(name).mini
 	mini.Del(name)
 	v.foreign[name] = true
-	if v.plan.algorithm == ginlimit.SlidingWindow && v.plan.calendarOf(l) == nil {
+	if v.plan.algorithm == ginlimit.SlidingWindow {
 		_ = mini.Set(name, "text")
 	} else {
 		_, _ = mini.Push(name, "text")

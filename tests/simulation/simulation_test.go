@@ -29,16 +29,12 @@ import (
 // (network_test.go).
 //
 // Checked: every script's call against the reference models (server_test.go), and every answer
-// against what the server has done and the guarantees (check_test.go, charge_test.go, lease_test.go);
-// that what a process keeps in memory stays within its bounds, and what a reservation does not use is
-// given back (remembered_test.go); and what was taken ahead and not used (lost_test.go); and that
-// Redis has no other keys than those that are known, each with an expiry (ahead_test.go).
-// That no goroutine is left, synctest checks itself.
+// against what the server has done and the guarantees (check_test.go, charge_test.go); and that Redis
+// has no other keys than those that are known, each with an expiry. That no goroutine is left,
+// synctest checks itself.
 //
 // In half of the processes callers send their calls themselves, as with go-redis' own Dialer: the
 // Dialer here ends with its context as that does. The server's clock may be set (node_test.go).
-//
-// A third of the seeds have calendar quotas (quota_test.go).
 //
 // A quarter of the seeds are clusters of two or three masters. Slots migrate (migration_test.go),
 // nodes are gone and come back with their data or without, and a fault of one node leaves the keys
@@ -48,7 +44,8 @@ import (
 // Not checked: for a second after a process of a cluster was redirected, that its decisions are in time
 // ([simulation.redirected]); and of a plan in which slots migrate, that a fault of one node leaves the others alone.
 //
-// Not simulated: failover, rings and Sentinel; handlers; clients whose pool is too small (see newSimProcess); and the
+// Not simulated: leases, calendar quotas, settlements and memory that is full, which have tests of their own in
+// tests/limits; failover, rings and Sentinel; handlers; clients whose pool is too small (see newSimProcess); and the
 // scheduler, so a seed may go another way each time it runs: calls of the same microsecond come in any order, and the
 // probes' pauses are random.
 var (
@@ -71,8 +68,6 @@ type simulation struct {
 	trace      []string
 	violations []string
 	over       bool // the bubble has ended
-	rested     time.Time
-	used       map[string]int64 // of each window, when rested
 }
 
 // simMember is a process.
@@ -162,9 +157,6 @@ func simulate(t *testing.T, plan *simPlan) *simulation {
 	defer s.tellPanic()
 	started := false
 	synctest.Test(t, func(t *testing.T) {
-		if !plan.begin.IsZero() {
-			time.Sleep(time.Until(plan.begin))
-		}
 		s.start = time.Now()
 		if err := s.open(); err != nil {
 			s.violated("it does not start: %v", err)
@@ -178,15 +170,6 @@ func simulate(t *testing.T, plan *simPlan) *simulation {
 				s.inflict(f)
 			})
 		}
-		for crowd, at := range plan.strangers {
-			s.calls.Go(func() {
-				defer s.tellPanic()
-				time.Sleep(at)
-				for i := range s.members {
-					s.visit(i, crowd)
-				}
-			})
-		}
 		for _, c := range plan.calls {
 			time.Sleep(c.at - time.Since(s.start))
 			s.calls.Go(func() {
@@ -195,7 +178,6 @@ func simulate(t *testing.T, plan *simPlan) *simulation {
 			})
 		}
 		s.calls.Wait()
-		s.rest()
 		s.close()
 	})
 	if s.over = true; started {
@@ -215,9 +197,6 @@ func (s *simulation) open() (err error) {
 			ginlimit.WithTimeout(s.plan.timeout), ginlimit.WithFailureMode(p.failure), ginlimit.WithReplicas(p.replicas),
 			ginlimit.WithLogger(slog.New(slog.DiscardHandler)),
 		}
-		if p.lease > 0 {
-			with = append(with, ginlimit.WithLease(p.lease))
-		}
 		if p.denyOrNil != nil {
 			with = append(with, ginlimit.WithDenyCache(*p.denyOrNil))
 		}
@@ -226,9 +205,6 @@ func (s *simulation) open() (err error) {
 			return err
 		}
 		m.limiter = testkit.Wrap(limiter, s.plan.algorithm)
-		if s.plan.strangers != nil {
-			testkit.SetLocalBuckets(limiter, simLocalBuckets)
-		}
 		s.members = append(s.members, m)
 	}
 	return nil
@@ -237,7 +213,6 @@ func (s *simulation) open() (err error) {
 // close ends everything.
 func (s *simulation) close() {
 	for i := range s.members {
-		s.checkMemory(i)
 		s.closeMember(i)
 	}
 	for _, m := range s.members {
@@ -283,9 +258,6 @@ func (s *simulation) make(c simCall) {
 		s.mu.Lock()
 		s.answers = append(s.answers, a)
 		s.mu.Unlock()
-		if a.reservation.Result().Granted > 0 {
-			s.settle(a)
-		}
 		wait := a.result.RetryAfter
 		if a.err != nil || try == c.retries || wait <= 0 || wait > time.Second {
 			return
@@ -313,13 +285,16 @@ func (s *simulation) ask(c simCall) *simAnswer {
 	a.version = s.server.version[c.key]
 	s.server.mu.Unlock()
 	s.note("%s", c)
-	a.result, a.err = m.do(ctx, s.plan, a)
+	step := testkit.Step{Op: c.op, Key: s.plan.keys[c.key].name, N: c.n, D: c.block,
+		Limits: s.plan.keys[c.key].versions[a.version]}
+	a.result, a.err = step.Apply(ctx, m.limiter)
+	a.result.Name = "" // of a policy
 	a.end, a.ended = time.Now(), ctx.Err() != nil
 	s.server.mu.Lock()
 	a.closed = !m.closing.IsZero()
 	if a.result.Source == ginlimit.FromCache {
 		s.server.tickLocked()
-		a.room = s.server.reference.clone().take(s.server.present(a), 0, int64(c.least()))[0].Allowed
+		a.room = s.server.reference.clone().take(s.server.countedOf(c.key, a.version), 0, int64(c.least()))[0].Allowed
 	}
 	s.server.mu.Unlock()
 	s.note("%s, asked %s ago: %s", c, a.end.Sub(a.start), a.says())
