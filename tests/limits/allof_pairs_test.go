@@ -23,9 +23,6 @@ func all(b testkit.Backend, opts ...ginlimit.PolicyOption) *ginlimit.Policy {
 	return b.Limiter.Must("all", append(opts, testkit.All())...)
 }
 
-// westOfUTC has the day of a bubble end a minute after the bubble begins.
-var westOfUTC = time.FixedZone("west", -60)
-
 // counted is a policy of a backend, and its requests.
 type counted struct {
 	*ginlimit.Policy
@@ -45,11 +42,8 @@ func counts(t *testing.T, b testkit.Backend, opts ...ginlimit.PolicyOption) *cou
 // beside returns a policy named "p" that counts by user, in AllOf before another one if there is one.
 func beside(t *testing.T, b testkit.Backend, other *ginlimit.Policy, opts ...ginlimit.PolicyOption) *counted {
 	t.Helper()
-	return serves(b.Limiter, testkit.NewPolicy(t, b.Limiter, "p", append(opts, testkit.ByUser())...), other)
-}
-
-func serves(l *testkit.Limiter, p, other *ginlimit.Policy) *counted {
-	c := &counted{Policy: p, limiter: l, during: func() {}}
+	p := testkit.NewPolicy(t, b.Limiter, "p", append(opts, testkit.ByUser())...)
+	c := &counted{Policy: p, limiter: b.Limiter, during: func() {}}
 	var mu sync.Mutex // of what is found: requests may come at once
 	look := func(g *gin.Context) {
 		g.Next()
@@ -62,11 +56,7 @@ func serves(l *testkit.Limiter, p, other *ginlimit.Policy) *counted {
 	if other != nil {
 		policies = append(policies, other)
 	}
-	c.router = testkit.Serve(look, ginlimit.AllOf(policies...), func(g *gin.Context) {
-		if g.GetHeader("X-Inner") == "" {
-			c.during()
-		}
-	})
+	c.router = testkit.Serve(look, ginlimit.AllOf(policies...), func(*gin.Context) { c.during() })
 	return c
 }
 
@@ -119,27 +109,6 @@ func TestPoliciesSettleAndRefundTheirOwnCharge(t *testing.T) {
 	})
 }
 
-// TestSlotsOfOnePolicyAndTokensOfAnother are taken together: a request that finds no slot takes no token, and one that
-// lacks a token holds no slot.
-func TestSlotsOfOnePolicyAndTokensOfAnother(t *testing.T) {
-	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
-		limit, two := ginlimit.PerHour(10), ginlimit.PerHour(2)
-		p := beside(t, b, all(b, two), limit, ginlimit.InFlight(1))
-		p.during = func() {
-			require.Equal(t, 429, p.send("alice", testkit.With("X-Inner", "1")).Code)
-			require.Equal(t, "p-c", p.found.Name)
-			p.leftOfAll(t, 1, two)
-			require.Equal(t, 200, p.send("bob", testkit.With("X-Inner", "1")).Code)
-		}
-		p.wants(t, "alice", 200)
-		p.wants(t, "alice", 429)
-		require.Equal(t, "all", p.found.Name)
-		require.Zero(t, b.Limiter.Stats().Slots)
-		p.left(t, "alice", 9)
-		require.True(t, testkit.Reserve(t, p.Policy).Result().Allowed)
-	})
-}
-
 // TestAPolicyWithAQueueWaits for what it lacks, in order, in a line of its own length. What waits takes nothing of the
 // others, and what lacks something of a policy without a queue does not wait.
 func TestAPolicyWithAQueueWaits(t *testing.T) {
@@ -171,56 +140,6 @@ func TestAPolicyWithAQueueWaits(t *testing.T) {
 		require.Equal(t, 429, testkit.Get(router, "/", testkit.User("alice")).Code)
 		require.Equal(t, 6*time.Second, time.Since(start).Truncate(100*time.Millisecond))
 		require.Zero(t, b.Limiter.Stats().Slots)
-	})
-}
-
-// TestABanIsOfThePolicyThatDenies: a banned client takes nothing of the others, and what another denies bans nobody.
-func TestABanIsOfThePolicyThatDenies(t *testing.T) {
-	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
-		three := ginlimit.PerHour(3)
-		p := beside(t, b, all(b, three), ginlimit.PerHour(1), ginlimit.WithBan(10*time.Hour, 10*time.Hour))
-		p.wants(t, "alice", 200, 429, 429)
-		require.Equal(t, "p", p.found.Name)
-		require.InDelta(t, 10*time.Hour, p.found.RetryAfter, float64(time.Minute))
-		p.leftOfAll(t, 2, three)
-		p.wants(t, "bob", 200)
-		p.wants(t, "carol", 200)
-		p.wants(t, "dave", 429, 429)
-		require.Equal(t, "all", p.found.Name)
-		require.Less(t, p.found.RetryAfter, time.Hour)
-		testkit.RequireMade(t, b.Limiter.Reset(t.Context(), ginlimit.Key("all", "all"), three))
-		p.wants(t, "dave", 200)
-		p.wants(t, "alice", 429)
-	})
-}
-
-// TestPoliciesThatBothBan: each bans its own client, at its own denial.
-func TestPoliciesThatBothBan(t *testing.T) {
-	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
-		p := beside(t, b, all(b, ginlimit.PerSecond(3), ginlimit.WithBan(time.Minute, time.Minute)),
-			ginlimit.PerSecond(2), ginlimit.WithBan(time.Hour, time.Hour))
-		p.wants(t, "alice", 200, 200, 429)
-		require.Equal(t, "p", p.found.Name)
-		p.wants(t, "bob", 200, 429)
-		require.Equal(t, "all", p.found.Name)
-		require.Equal(t, ginlimit.CauseBan, p.found.Cause)
-		p.wants(t, "carol", 429)
-		time.Sleep(time.Minute)
-		p.wants(t, "carol", 200)
-		p.wants(t, "bob", 200)
-		p.wants(t, "alice", 429)
-		require.Equal(t, "p", p.found.Name)
-		require.Equal(t, ginlimit.CauseBan, p.found.Cause)
-	})
-}
-
-// plansOf has each client have limits of its own, which may change.
-func plansOf(plans map[string][]ginlimit.Limit) ginlimit.PolicyOption {
-	return ginlimit.WithLimitFunc(func(_ context.Context, client string) ([]ginlimit.Limit, error) {
-		if plan, ok := plans[client]; ok {
-			return plan, nil
-		}
-		return nil, ginlimit.ErrUnknownClient
 	})
 }
 
@@ -258,5 +177,25 @@ func TestADryRunHasItsTime(t *testing.T) {
 		require.Empty(t, p.errs)
 		require.Equal(t, "p", p.found.Name)
 		require.False(t, p.found.Allowed)
+	})
+}
+
+// TestABanIsOfThePolicyThatDenies: a banned client takes nothing of the others, and what another denies bans nobody.
+func TestABanIsOfThePolicyThatDenies(t *testing.T) {
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
+		three := ginlimit.PerHour(3)
+		p := beside(t, b, all(b, three), ginlimit.PerHour(1), ginlimit.WithBan(10*time.Hour, 10*time.Hour))
+		p.wants(t, "alice", 200, 429, 429)
+		require.Equal(t, "p", p.found.Name)
+		require.InDelta(t, 10*time.Hour, p.found.RetryAfter, float64(time.Minute))
+		p.leftOfAll(t, 2, three)
+		p.wants(t, "bob", 200)
+		p.wants(t, "carol", 200)
+		p.wants(t, "dave", 429, 429)
+		require.Equal(t, "all", p.found.Name)
+		require.Less(t, p.found.RetryAfter, time.Hour)
+		testkit.RequireMade(t, b.Limiter.Reset(t.Context(), ginlimit.Key("all", "all"), three))
+		p.wants(t, "dave", 200)
+		p.wants(t, "alice", 429)
 	})
 }

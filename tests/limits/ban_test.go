@@ -97,19 +97,14 @@ func TestBannedClientWithoutALimit(t *testing.T) {
 	gin.SetMode(gin.TestMode)
 	testkit.OnEveryEngine(t, func(t *testing.T, e testkit.Engine) {
 		limit := ginlimit.PerHour(1)
-		router := gin.New()
-		p := testkit.Must(e.Limiter.Policy("api",
+		p := testkit.NewPolicy(t, e.Limiter, "api",
 			ginlimit.WithBan(2*time.Hour, 2*time.Hour), ginlimit.WithHeaders(ginlimit.RateLimitDraft),
 			ginlimit.WithKey(func(*gin.Context) (string, error) { return "alice", nil }),
 			ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) {
 				return []ginlimit.Limit{limit}, nil
-			})))
-		router.GET("/", p.Handler())
-		get := func() *httptest.ResponseRecorder {
-			w := httptest.NewRecorder()
-			router.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
-			return w
-		}
+			}))
+		router := testkit.Serve(p.Handler())
+		get := func() *httptest.ResponseRecorder { return testkit.Get(router, "/") }
 		require.Equal(t, http.StatusOK, get().Code)
 		require.Equal(t, http.StatusTooManyRequests, get().Code)
 		limit = ginlimit.Unlimited()
@@ -123,59 +118,6 @@ func TestBannedClientWithoutALimit(t *testing.T) {
 		require.ErrorIs(t, p.Wait(ctx, "alice"), context.DeadlineExceeded, "a ban holds for all")
 		require.NoError(t, p.Reset(t.Context(), "alice"))
 		require.Equal(t, http.StatusOK, get().Code)
-	})
-}
-
-func TestBadGuards(t *testing.T) {
-	t.Parallel()
-	l, err := ginlimit.NewLocal()
-	require.NoError(t, err)
-	_, err = l.Policy("api", ginlimit.PerHour(2), ginlimit.InFlight(1<<20+1), ginlimit.WithQueue(0, 0),
-		ginlimit.WithBan(0, -1))
-	for _, want := range []string{
-		"in flight: want 1 to 1048576",
-		"WithQueue(0, 0s): want a length of at least 1",
-		"WithBan(0s, -1ns): want a first ban of at least 1ms",
-		"WithBan(0s, -1ns): want a longest ban of at least the first",
-	} {
-		require.ErrorContains(t, err, want)
-	}
-	_, err = l.Policy("api", ginlimit.Unlimited(), ginlimit.WithQueue(1, time.Second))
-	require.ErrorContains(t, err, "there is nothing to wait for")
-	_, err = l.Policy("api", ginlimit.PerHour(2), ginlimit.InFlight(1), ginlimit.WithQueue(1, -time.Second))
-	require.ErrorContains(t, err, "want a wait of more than 0")
-	_, err = l.Policy("api", ginlimit.PerHour(2), ginlimit.WithBan(time.Second, 1<<62))
-	require.ErrorContains(t, err, "want a longest ban of at most 876000h0m0s")
-}
-
-// TestBansOfAnOutageStayInTheProcess: what bans without Redis bans nobody once Redis decides again,
-// and the process does not know in an outage of the bans in Redis.
-func TestBansOfAnOutageStayInTheProcess(t *testing.T) {
-	t.Parallel()
-	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-		l := failingLocal(t, b, ginlimit.WithReplicas(2))
-		p := testkit.NewPolicy(t, l, "api", ginlimit.PerHour(4), ginlimit.WithBan(10*time.Hour, 20*time.Hour))
-		for left := 3; left >= 0; left-- {
-			asks(t, p, verdict{true, left, 0})
-		}
-		asks(t, p, verdict{false, 0, 10 * time.Hour})
-		loseRedis(t, b, l)
-		time.Sleep(time.Second)
-		asks(t, p, verdict{true, 1, 0}, "its share")
-		asks(t, p, verdict{true, 0, 0})
-		require.Equal(t, ginlimit.FromLocal, asks(t, p, verdict{false, 0, 10 * time.Hour}).Source)
-		bob := testkit.Must(p.Allow(t.Context(), "bob"))
-		require.True(t, bob.Allowed)
-		for _, allowed := range []bool{true, false} {
-			bob = testkit.Must(p.Allow(t.Context(), "bob"))
-			require.Equal(t, allowed, bob.Allowed)
-		}
-		require.Equal(t, 10*time.Hour, bob.RetryAfter)
-		findRedis(t, b, l)
-		require.Greater(t, asks(t, p, verdict{false, 0, -1}).RetryAfter, 9*time.Hour, "by Redis' ban")
-		bob = testkit.Must(p.Allow(t.Context(), "bob"))
-		require.True(t, bob.Allowed, "Redis has not banned bob")
-		require.Equal(t, ginlimit.FromRedis, bob.Source)
 	})
 }
 

@@ -46,14 +46,7 @@ var traceCalendars = sync.OnceValue(func() (c struct {
 	day, week, month ginlimit.Calendar
 	oracles          map[ginlimit.Calendar]testkit.Civil
 }) {
-	berlin, err := time.LoadLocation("Europe/Berlin")
-	if err != nil {
-		panic(err)
-	}
-	apia, err := time.LoadLocation("Pacific/Apia")
-	if err != nil {
-		panic(err)
-	}
+	berlin, apia := testkit.Must(time.LoadLocation("Europe/Berlin")), testkit.Must(time.LoadLocation("Pacific/Apia"))
 	c.day, c.week, c.month = ginlimit.CalendarDay(nil), ginlimit.CalendarWeek(apia, time.Saturday),
 		ginlimit.CalendarMonth(berlin, 31)
 	c.oracles = map[ginlimit.Calendar]testkit.Civil{

@@ -202,79 +202,35 @@ func TestCause(t *testing.T) {
 	})
 }
 
-// TestAFullQueueIsACause; whoever waited in vain has the cause of what it lacked.
-func TestAFullQueueIsACause(t *testing.T) {
+// TestEventHasTheCause of the Result.
+func TestEventHasTheCause(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		for name, row := range map[string]struct {
-			limit  ginlimit.Limit
-			lacked ginlimit.Cause
-			waits  bool // it does not know that it waits in vain
-		}{
-			"slots":  {ginlimit.InFlight(1), ginlimit.CauseInFlight, true},
-			"tokens": {ginlimit.PerMinute(1), ginlimit.CauseRate, false},
-		} {
-			p := testkit.NewPolicy(t, testkit.NewLocal(t), name, row.limit, ginlimit.WithQueue(1, time.Minute))
-			defer testkit.Reserve(t, p).Release()
-			waits := make(chan ginlimit.Result, 1)
-			go func() { waits <- testkit.Reserve(t, p).Result() }()
-			synctest.Wait()
-			full := testkit.Reserve(t, p).Result()
-			if !row.waits { // as its tokens would come after two minutes
-				require.Equal(t, row.lacked, full.Cause, name)
-				require.True(t, (<-waits).Allowed, name)
-				continue
-			}
-			require.Equal(t, ginlimit.CauseQueueFull, full.Cause, name)
-			require.Equal(t, ginlimit.FromPolicy, full.Source, name)
-			require.Equal(t, row.lacked, (<-waits).Cause, name)
+		last := map[string]ginlimit.Event{} // by policy
+		l := testkit.NewLocal(t, ginlimit.WithObserver(func(_ context.Context, e ginlimit.Event) {
+			assert.Equal(t, e.Outcome == ginlimit.OutcomeDenied, e.Cause != 0)
+			last[e.Name] = e
+		}))
+		for name, row := range denials() {
+			row.wants(t, l, name)
+			require.Equal(t, row.cause, last[name].Cause, name)
+			require.False(t, last[name].Allowed)
 		}
 	})
 }
 
-// TestEventHasTheCause of the Result.
-func TestEventHasTheCause(t *testing.T) {
+// TestAFullQueueIsACause; whoever waited in vain has the cause of what it lacked.
+func TestAFullQueueIsACause(t *testing.T) {
 	t.Parallel()
-	for name, row := range denials() {
-		testkit.RunSynctest(t, name, func(t *testing.T) {
-			var denied []ginlimit.Event
-			l := testkit.NewLocal(t, ginlimit.WithObserver(func(_ context.Context, e ginlimit.Event) {
-				if e.Outcome == ginlimit.OutcomeDenied {
-					denied = append(denied, e)
-					return
-				}
-				assert.Equal(t, ginlimit.OutcomeAllowed, e.Outcome)
-				assert.Zero(t, e.Cause)
-			}))
-			row.wants(t, l, "api")
-			require.NotEmpty(t, denied)
-			require.Equal(t, row.cause, denied[len(denied)-1].Cause)
-			require.Equal(t, "api", denied[len(denied)-1].Name, "of the policy")
-			require.False(t, denied[len(denied)-1].Allowed)
-		})
-	}
-}
-
-// TestRememberedDenialKeepsItsCause: the deny cache gives it as Redis did.
-func TestRememberedDenialKeepsItsCause(t *testing.T) {
-	t.Parallel()
-	type opts = []ginlimit.PolicyOption
-	for name, row := range map[string]struct {
-		opts opts
-		want ginlimit.Cause
-	}{
-		"of a rate":  {opts{ginlimit.PerHour(1)}, ginlimit.CauseRate},
-		"of a ban":   {opts{ginlimit.PerHour(1), ginlimit.WithBan(24*time.Hour, 24*time.Hour)}, ginlimit.CauseBan},
-		"of a quota": {opts{ginlimit.PerCalendar(1, ginlimit.CalendarDay(nil))}, ginlimit.CauseRate},
-	} {
-		testkit.RunInBubble(t, name, func(t *testing.T, b *testkit.Bubble) {
-			p := testkit.NewPolicy(t, testkit.NewLimiter(t, b.Redis, testkit.RemembersDenials()), "api", row.opts...)
-			takes(1)(t, p)
-			for _, source := range []ginlimit.Source{ginlimit.FromRedis, ginlimit.FromCache} {
-				r := takes(1)(t, p)
-				require.Equal(t, source, r.Source)
-				require.Equal(t, row.want, r.Cause)
-			}
-		})
-	}
+	synctest.Test(t, func(t *testing.T) {
+		p := testkit.NewPolicy(t, testkit.NewLocal(t), "slots", ginlimit.InFlight(1), ginlimit.WithQueue(1, time.Minute))
+		defer testkit.Reserve(t, p).Release()
+		waits := make(chan ginlimit.Result, 1)
+		go func() { waits <- testkit.Reserve(t, p).Result() }()
+		synctest.Wait()
+		full := testkit.Reserve(t, p).Result()
+		require.Equal(t, ginlimit.CauseQueueFull, full.Cause)
+		require.Equal(t, ginlimit.FromPolicy, full.Source)
+		require.Equal(t, ginlimit.CauseInFlight, (<-waits).Cause)
+	})
 }

@@ -2,7 +2,6 @@ package limits_test
 
 import (
 	"context"
-	"fmt"
 	"math"
 	"testing"
 	"time"
@@ -18,80 +17,23 @@ import (
 // The suite that every engine passes. Limits are of minutes and more, so that a real clock, which runs
 // ahead by milliseconds, does not show in whole tokens.
 
-func TestBucketStartsFullAndRefillsEvenly(t *testing.T) {
+// TestChangedLimit: a bucket is as long from full under another limit as it was, alone and beside another.
+func TestChangedLimit(t *testing.T) {
 	testkit.OnEveryEngine(t, func(t *testing.T, e testkit.Engine) {
-		limit := ginlimit.PerMinute(2).WithBurst(3) // a token in 30 s
-		e.Allowed(t, 1, 2, limit)
-		e.Allowed(t, 1, 1, limit)
-		e.Allowed(t, 1, 0, limit)
-		e.Denied(t, 1, 30*time.Second, limit)
-		e.Advance(10 * time.Second)
-		e.Denied(t, 1, 20*time.Second, limit)
-		e.Advance(20 * time.Second)
-		e.Allowed(t, 1, 0, limit)
-		e.Advance(time.Hour) // full, and no fuller
-		e.Allowed(t, 3, 0, limit)
-	})
-}
-
-func TestSeveralLimitsAreChargedAllOrNone(t *testing.T) {
-	testkit.OnEveryAlgorithm(t, func(t *testing.T, e testkit.Engine) {
-		minute := ginlimit.PerMinute(3).WithAlgorithm(e.Algorithm)
-		hour := ginlimit.PerHour(5).WithAlgorithm(e.Algorithm)
-		r := e.AllowN(t, 3, minute, hour)
-		require.Equal(t, minute, r.Limit)
-		require.Equal(t, 0, r.Remaining)
-
-		r = e.AllowN(t, 1, minute, hour) // the minute denies …
-		require.False(t, r.Allowed)
-		require.Equal(t, minute, r.Limit)
-		e.RequireDuration(t, e.Token(20*time.Second, minute), r.RetryAfter)
-		e.Advance(time.Minute)
-		r = e.AllowN(t, 2, minute, hour) // … and the hour was not charged
-		require.True(t, r.Allowed)
-		require.Equal(t, hour, r.Limit)
-		require.Equal(t, 0, r.Remaining)
-
-		r = e.AllowN(t, 1, minute, hour) // the hour denies, and the minute keeps its token
-		require.False(t, r.Allowed)
-		require.Equal(t, hour, r.Limit)
-		require.Equal(t, 1, testkit.Must(e.Limiter.Peek(t.Context(), "k", minute)).Remaining)
-	})
-}
-
-func TestChangedLimitKeepsTheTimeToFull(t *testing.T) {
-	testkit.OnEveryEngine(t, func(t *testing.T, e testkit.Engine) {
-		free, paid := ginlimit.PerHour(10), ginlimit.PerHour(1000)
-		e.Allowed(t, 10, 0, free) // full in an hour
-		r := e.AllowN(t, 1, paid)
-		require.False(t, r.Allowed, "as empty as before")
-		e.RequireDuration(t, 3600*time.Millisecond, r.RetryAfter) // but refilled at the new rate
-		e.Advance(30 * time.Minute)
-		e.Allowed(t, 1, 499, paid) // half full: half of the new limit
-	})
-}
-
-func TestChangedDrainGivesNothingBack(t *testing.T) {
-	testkit.OnEveryEngine(t, func(t *testing.T, e testkit.Engine) {
-		// Half empty, and kept with a rest of 29,999 units, which under the other limit would be 30 seconds.
-		many, one := ginlimit.PerMinute(59999), ginlimit.PerMinute(1)
-		e.Allowed(t, 30000, 29999, many)
-		e.Denied(t, 1, 30001*time.Millisecond, one)
-		e.Denied(t, 1, 30001*time.Millisecond, one, ginlimit.PerDay(5))
-	})
-}
-
-func TestChangedLimitBesideAnotherConsumesNothingWhenDenied(t *testing.T) {
-	testkit.OnEveryEngine(t, func(t *testing.T, e testkit.Engine) {
-		days := ginlimit.PerDay(1000)
-		e.AllowN(t, 100, ginlimit.PerHour(100), days)
-		e.Advance(time.Minute)
-		tight := ginlimit.PerHour(2).WithBurst(1)
-		for range 3 { // far above the new capacity
-			r := e.AllowN(t, 1, tight, days)
+		free, paid, days := ginlimit.PerHour(10), ginlimit.PerHour(1000), ginlimit.PerDay(1000)
+		e.Allowed(t, 10, 0, free)
+		e.Denied(t, 1, 3600*time.Millisecond, paid) // as empty as before, but refilled at the new rate
+		for range 3 {                               // far above the new capacity
+			r := e.AllowN(t, 1, free.WithBurst(1), days)
 			require.False(t, r.Allowed)
-			e.RequireDuration(t, 59*time.Minute, r.ResetAfter)
+			e.RequireDuration(t, time.Hour, r.ResetAfter)
 		}
+		e.Advance(30 * time.Minute)
+		e.Allowed(t, 1, 499, paid)
+		// Half empty, and kept with a rest of 29,999 units, which under the other limit would be 30 seconds.
+		e.Allowed(t, 30000, 29999, ginlimit.PerMinute(59999))
+		e.Denied(t, 1, 30001*time.Millisecond, ginlimit.PerMinute(1))
+		e.Denied(t, 1, 30001*time.Millisecond, ginlimit.PerMinute(1), ginlimit.PerDay(5))
 	})
 }
 
@@ -175,101 +117,51 @@ func TestLargestLimitsStayExact(t *testing.T) {
 	})
 }
 
-func TestBadArgumentsAreErrorsAndTakeNothing(t *testing.T) {
-	testkit.OnEveryAlgorithm(t, func(t *testing.T, e testkit.Engine) {
-		ctx, l, ok := t.Context(), e.Limiter, ginlimit.PerHour(3)
-		with := map[string]func(key string, n int, limits ...ginlimit.Limit) error{
-			"AllowN": func(key string, n int, limits ...ginlimit.Limit) error {
-				r, err := l.AllowN(ctx, key, n, limits...)
-				assert.Zero(t, r)
-				return err
-			},
-			"AllowUpTo": func(key string, n int, limits ...ginlimit.Limit) error {
-				_, err := l.AllowUpTo(ctx, key, n, limits...)
-				return err
-			},
-			"Refund": func(key string, n int, limits ...ginlimit.Limit) error {
-				return l.Refund(ctx, key, n, limits...)
-			},
-			"Allow": func(key string, n int, limits ...ginlimit.Limit) error {
-				_, err := l.Allow(ctx, key, limits...)
-				return err
-			},
-			"Peek": func(key string, n int, limits ...ginlimit.Limit) error {
-				_, err := l.Peek(ctx, key, limits...)
-				return err
-			},
-			"Wait":  func(key string, n int, limits ...ginlimit.Limit) error { return l.Wait(ctx, key, limits...) },
-			"Reset": func(key string, n int, limits ...ginlimit.Limit) error { return l.Reset(ctx, key, limits...) },
-			"Block": func(key string, n int, limits ...ginlimit.Limit) error {
-				return l.Block(ctx, key, time.Second, limits...)
-			},
-		}
-		for name, call := range with {
-			assert.ErrorIs(t, call("", 1, ok), ginlimit.ErrNoKey, name)
-			assert.ErrorIs(t, call("k", 1), ginlimit.ErrInvalidArgument, name)
-			assert.ErrorIs(t, call("k", 1, ginlimit.Limit{}), ginlimit.ErrInvalidArgument, name)
-			assert.ErrorIs(t, call("k", 1, ok, ginlimit.PerHour(4)), ginlimit.ErrInvalidArgument, name)
-			both := call("k", 1, ginlimit.Limit{Rate: 1, Period: -1}, ginlimit.Limit{Rate: math.MaxInt, Period: 7, Burst: -1})
-			assert.ErrorIs(t, both, ginlimit.ErrInvalidArgument, name)
-			assert.Contains(t, both.Error(), "burst is negative", name)
-			assert.Contains(t, both.Error(), "period is negative", name)
-		}
-		for _, name := range []string{"AllowN", "AllowUpTo", "Refund"} {
-			for _, n := range []int{0, -1, math.MinInt} {
-				assert.ErrorIs(t, with[name]("k", n, ok), ginlimit.ErrInvalidArgument, name)
-				assert.NotErrorIs(t, with[name]("k", n, ok), ginlimit.ErrNoKey, name)
-				assert.ErrorIs(t, with[name]("", n, ok), ginlimit.ErrInvalidArgument, name)
-				assert.ErrorIs(t, with[name]("", n, ok), ginlimit.ErrNoKey, name)
+// TestBadArgumentsAreErrors before anything is asked, so one engine does for all.
+func TestBadArgumentsAreErrors(t *testing.T) {
+	t.Parallel()
+	ctx, l, ok := t.Context(), testkit.NewLocal(t), ginlimit.PerHour(3)
+	with := map[string]func(key string, n int, limits ...ginlimit.Limit) error{
+		"AllowN": func(key string, n int, limits ...ginlimit.Limit) error {
+			return testkit.Err(l.AllowN(ctx, key, n, limits...))
+		},
+		"AllowUpTo": func(key string, n int, limits ...ginlimit.Limit) error {
+			return testkit.Err(l.AllowUpTo(ctx, key, n, limits...))
+		},
+		"Refund": func(key string, n int, limits ...ginlimit.Limit) error { return l.Refund(ctx, key, n, limits...) },
+		"Block": func(key string, n int, limits ...ginlimit.Limit) error {
+			return l.Block(ctx, key, time.Duration(n), limits...)
+		},
+	}
+	for name, call := range with {
+		assert.ErrorIs(t, call("", 1, ok), ginlimit.ErrNoKey, name)
+		assert.ErrorIs(t, call("k", 1), ginlimit.ErrInvalidArgument, name)
+		assert.ErrorIs(t, call("k", 1, ok, ginlimit.PerHour(4)), ginlimit.ErrInvalidArgument, name)
+		both := call("k", 1, ginlimit.Limit{Rate: 1, Period: -1}, ginlimit.Limit{Rate: math.MaxInt, Period: 7, Burst: -1})
+		assert.ErrorIs(t, both, ginlimit.ErrInvalidArgument, name)
+		assert.ErrorContains(t, both, "burst is negative", name)
+		assert.ErrorContains(t, both, "period is negative", name)
+		for _, n := range []int{0, -1, math.MinInt} {
+			assert.ErrorIs(t, call("k", n, ok), ginlimit.ErrInvalidArgument, name)
+			assert.NotErrorIs(t, call("k", n, ok), ginlimit.ErrNoKey, name)
+			if name != "Block" {
+				assert.ErrorIs(t, call("", n, ok), ginlimit.ErrInvalidArgument, name)
+				assert.ErrorIs(t, call("", n, ok), ginlimit.ErrNoKey, name)
 			}
 		}
-		for _, d := range []time.Duration{0, -1, math.MinInt64} {
-			assert.ErrorIs(t, l.Block(ctx, "k", d, ok), ginlimit.ErrInvalidArgument)
-		}
-		if e.Algorithm == ginlimit.TokenBucket {
-			assert.ErrorIs(t, l.Block(ctx, "k", math.MaxInt64, ginlimit.PerSecond(testkit.AsInt(1<<40))),
-				ginlimit.ErrInvalidArgument)
-		}
-		assert.ErrorIs(t, l.Wait(ctx, "k", ginlimit.PerHour(0)), ginlimit.ErrInvalidArgument)
-		e.Allowed(t, 3, 0, ok)
-	})
-}
-
-// What every engine does of a block.
-
-// TestBlockLeavesNothingBehind: once a block has ended, a bucket is like any other, even if it is still empty.
-func TestBlockLeavesNothingBehind(t *testing.T) {
-	testkit.OnEveryEngine(t, func(t *testing.T, e testkit.Engine) {
-		limit, ctx := ginlimit.PerHour(10), t.Context()
-		e.Allowed(t, 10, 0, limit)
-		require.NoError(t, e.Limiter.Block(ctx, "k", 10*time.Millisecond, limit))
-		e.Denied(t, 1, 6*time.Minute, limit) // the bucket was emptier than the block wants it
-		e.Advance(10 * time.Millisecond)
-		require.NoError(t, e.Limiter.Refund(ctx, "k", 3, limit))
-		e.Allowed(t, 2, 1, limit)
-	})
-}
-
-// TestRefundShortensNoBlock: what is given back during a block is there when it ends.
-func TestRefundShortensNoBlock(t *testing.T) {
-	testkit.OnEveryEngine(t, func(t *testing.T, e testkit.Engine) {
-		limit, ctx := ginlimit.PerHour(10), t.Context()
-		e.Allowed(t, 10, 0, limit)
-		require.NoError(t, e.Limiter.Block(ctx, "k", time.Minute, limit))
-		e.Denied(t, 1, 6*time.Minute, limit)
-		for range 3 {
-			require.NoError(t, e.Limiter.Refund(ctx, "k", 1, limit))
-			e.Denied(t, 1, time.Minute, limit)
-		}
-		require.NoError(t, e.Limiter.Block(ctx, "k", 2*time.Minute, limit, ginlimit.PerDay(1)))
-		require.NoError(t, e.Limiter.Block(ctx, "k", time.Second, limit))
-		require.NoError(t, e.Limiter.Refund(ctx, "k", 10, limit, ginlimit.PerDay(1)))
-		e.Denied(t, 1, 2*time.Minute, limit)
-		e.Denied(t, 1, 2*time.Minute, limit, ginlimit.PerDay(1))
-		e.Advance(2 * time.Minute)
-		e.Allowed(t, 1, 0, limit)
-		e.Denied(t, 1, 6*time.Minute, limit)
-	})
+	}
+	tooLong := l.Block(ctx, "k", math.MaxInt64, ginlimit.PerSecond(testkit.AsInt(1<<40)))
+	assert.ErrorIs(t, tooLong, ginlimit.ErrInvalidArgument)
+	assert.ErrorIs(t, l.Wait(ctx, "k", ginlimit.PerHour(0)), ginlimit.ErrInvalidArgument)
+	for limit, want := range map[ginlimit.Limit]string{ // what a policy lacks that cannot be blocked
+		ginlimit.InFlight(3): "there are only requests in flight; give the policy a rate too",
+		ginlimit.Unlimited(): "unlimited is never counted, so it has no bucket to block",
+	} {
+		err := testkit.NewPolicy(t, l, limit.String(), limit).Block(ctx, "k", time.Hour)
+		require.ErrorIs(t, err, ginlimit.ErrInvalidArgument)
+		require.ErrorContains(t, err, want)
+	}
+	require.Equal(t, 3, testkit.Must(l.Peek(ctx, "k", ok)).Remaining)
 }
 
 func TestRaisedLimitEndsNoBlock(t *testing.T) {
@@ -286,47 +178,4 @@ func TestRaisedLimitEndsNoBlock(t *testing.T) {
 		e.Advance(time.Hour)
 		require.True(t, e.AllowN(t, 1, large, other).Allowed)
 	})
-}
-
-// TestBlockNeedsTokensToDeny: its error says what a policy without them lacks.
-func TestBlockNeedsTokensToDeny(t *testing.T) {
-	t.Parallel()
-	l := testkit.NewLocal(t)
-	for limit, want := range map[ginlimit.Limit]string{
-		ginlimit.InFlight(3): "there are only requests in flight; give the policy a rate too",
-		ginlimit.Unlimited(): "unlimited is never counted, so it has no bucket to block",
-	} {
-		err := testkit.NewPolicy(t, l, limit.String(), limit).Block(t.Context(), "alice", time.Hour)
-		require.ErrorIs(t, err, ginlimit.ErrInvalidArgument)
-		require.ErrorContains(t, err, want)
-	}
-}
-
-// Guarantee 7, of this process: invented clients, of whom there are more than there is room for,
-// are not all remembered.
-func TestLocalMemoryIsBounded(t *testing.T) { // not parallel: it measures the heap
-	limiter := testkit.WithoutRedis(t)
-	limit := ginlimit.PerDay(5)
-	const room = 32_768 // buckets; internal/memory holds the number that is documented
-	testkit.SetLocalBuckets(limiter.Limiter, room)
-	const banned, invented = 64, room * 9 / 8
-	for i := range banned {
-		testkit.RequireMade(t, limiter.Block(t.Context(), fmt.Sprint("banned ", i), 100*24*time.Hour, limit))
-	}
-	before := testkit.HeapInUse()
-	for i := range invented {
-		if _, err := limiter.Allow(t.Context(), fmt.Sprint("client ", i), limit); err != nil {
-			t.Fatal(err)
-		}
-	}
-	perBucket := float64(testkit.HeapInUse()-before) / room
-	t.Logf("%.0f bytes for each of %d buckets", perBucket, room)
-	require.Less(t, perBucket, 400.0)
-	kept := limiter.Stats().LocalBuckets
-	require.LessOrEqual(t, kept, room)
-	require.GreaterOrEqual(t, kept, room*9/10)
-	for i := range banned {
-		r := testkit.Must(limiter.Peek(t.Context(), fmt.Sprint("banned ", i), limit))
-		require.False(t, r.Allowed, "what takes longest to be full is forgotten last")
-	}
 }

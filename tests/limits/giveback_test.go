@@ -1,15 +1,12 @@
 package limits_test
 
 import (
-	"net/http"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/gin-gonic/gin"
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -18,45 +15,6 @@ import (
 )
 
 // Nothing is given back twice: what has flowed back by itself, or was given back by others, is not given back again.
-
-// TestSlowRequestsGiveBackNothingTwice serves five requests, each of which takes a whole bucket
-// that is full again when the next one comes. Their refunds come together, and others take what
-// there is after each.
-func TestSlowRequestsGiveBackNothingTwice(t *testing.T) {
-	limit := ginlimit.PerSecond(10)
-	for name, option := range map[string]ginlimit.Option{
-		"refund": ginlimit.WithRefund(func(*gin.Context) bool { return true }),
-		"settle": ginlimit.WithSettle(func(*gin.Context) int { return 0 }),
-	} {
-		for others := range 3 {
-			t.Run(name+[]string{"", ", another policy", ", two other policies"}[others], func(t *testing.T) {
-				testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
-					cost := ginlimit.WithCost(func(*gin.Context) int { return 10 })
-					policies := []*ginlimit.Policy{b.Limiter.Must("slow", limit, option, cost)}
-					for _, name := range []string{"all", "each"}[:others] {
-						policies = append(policies, b.Limiter.Must(name, testkit.All(), limit, option, cost))
-					}
-					release, ended := make(chan struct{}), make(chan int)
-					r := gin.New()
-					_ = r.SetTrustedProxies(nil)
-					r.GET("/", ginlimit.AllOf(policies...), func(*gin.Context) { <-release })
-					for range 5 {
-						go func() { ended <- testkit.Get(r, "/").Code }()
-						time.Sleep(time.Second)
-					}
-					key := ginlimit.Key("slow", "192.0.2.1")
-					admitted := testkit.AdmittedNow(t, b.Limiter, key, limit)
-					for range 5 {
-						release <- struct{}{}
-						require.Equal(t, http.StatusOK, <-ended)
-						admitted += testkit.AdmittedNow(t, b.Other, key, limit)
-					}
-					require.Equal(t, 10, admitted, "in no time")
-				})
-			})
-		}
-	}
-}
 
 // TestReservationsGiveBackWhatIsLeft: a reservation that has flowed back since another was given
 // back, or since a reset, gives back nothing of what others have taken meanwhile.
@@ -180,98 +138,11 @@ func TestBusyBucketsGiveBackWhatIsLeft(t *testing.T) {
 	})
 }
 
-// What is given back to a window is what the request took, whatever others took meanwhile.
-
-// interleaved has a request take a token, one of another kind take one 54 s later, and then the first one's given back.
-// It wants two per minute, counted from the second one.
-func interleaved(t *testing.T, e testkit.Engine, limiter *testkit.Limiter, first, other func() int) {
-	limit := ginlimit.PerMinute(2)
-	if e.Algorithm == ginlimit.FixedWindow {
-		require.Equal(t, 200, other()) // the window begins 10 s before, and has ended when the first one gives back
-		e.Advance(10 * time.Second)
-	}
-	first()
-	left := func() int {
-		r := testkit.Must(limiter.Peek(t.Context(), ginlimit.Key("user", "u"), limit))
-		return r.Remaining
-	}
-	require.Equal(t, 1, left())
-	require.Equal(t, 200, other())
-	e.Advance(10 * time.Second) // the first one would have left, or its window would have ended
-	require.Zero(t, left())
-	require.Equal(t, 429, other())
-	e.Advance(44 * time.Second)
-	require.Equal(t, 429, other(), "a third one in 54 seconds")
-	e.Advance(6 * time.Second)
-	require.Equal(t, 200, other())
-}
-
-func TestRefundGivesBackWhatItsRequestTook(t *testing.T) {
-	testkit.OnEveryWindow(t, func(t *testing.T, e testkit.Engine) {
-		var meanwhile func()
-		r := gin.New()
-		r.Use(e.Limiter.Handler("user", ginlimit.PerMinute(2).WithAlgorithm(e.Algorithm),
-			ginlimit.WithKey(ginlimit.ByHeader("User")),
-			ginlimit.WithRefund(func(c *gin.Context) bool { return c.FullPath() == "/failed" })))
-		r.GET("/", func(*gin.Context) {})
-		r.GET("/failed", func(*gin.Context) { meanwhile() })
-		other := func() int { return testkit.Get(r, "/", testkit.With("User", "u")).Code }
-		meanwhile = func() {
-			e.Advance(54 * time.Second)
-			require.Equal(t, 200, other())
-		}
-		interleaved(t, e, e.Limiter, func() int { return testkit.Get(r, "/failed", testkit.With("User", "u")).Code }, other)
-	})
-}
-
-// TestADeniedPolicyGivesBackWhatItsRequestTook decides on policies one after another.
-func TestADeniedPolicyGivesBackWhatItsRequestTook(t *testing.T) {
-	testkit.OnEveryWindow(t, func(t *testing.T, e testkit.Engine) {
-		if e.Rdb == nil {
-			return // nobody comes in between
-		}
-		// A process: what asks it, its client and its limiter.
-		process := func() (func(user, team string) int, *redis.Ring, *testkit.Limiter) {
-			rdb := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"one": e.Rdb.Options().Addr}})
-			t.Cleanup(func() { _ = rdb.Close() })
-			limiter := testkit.NewLimiter(t, rdb, testkit.WithAlgorithm(e.Algorithm), ginlimit.WithDenyCache(0))
-			r := testkit.Serve(ginlimit.AllOf(
-				limiter.Must("user", testkit.Key("User"), ginlimit.PerMinute(2).WithAlgorithm(e.Algorithm)),
-				limiter.Must("team", testkit.Key("Team"), ginlimit.PerDay(1000).WithAlgorithm(e.Algorithm))))
-			return func(user, team string) int {
-				return testkit.Get(r, "/", testkit.With("User", user), testkit.With("Team", team)).Code
-			}, rdb, limiter
-		}
-		ask, rdb, limiter := process()
-		askElsewhere, _, _ := process()
-		require.Equal(t, 200, ask("somebody", "full"))
-		testkit.Must(limiter.AllowUpTo(t.Context(), ginlimit.Key("team", "full"), 1000, ginlimit.PerDay(1000)))
-
-		var calls atomic.Int64
-		calls.Store(100)
-		rdb.AddHook(testkit.EveryScript(func(send func() error) error {
-			if calls.Add(1) == 2 { // the team's
-				e.Advance(54 * time.Second)
-				assert.Equal(t, 200, askElsewhere("u", "free"))
-			}
-			return send()
-		}))
-		interleaved(t, e, limiter, func() int {
-			calls.Store(0)
-			return ask("u", "full")
-		}, func() int { return ask("u", "free") })
-	})
-}
-
-// Refunds beside other features. See docs/reference.md.
-
-// refunded has all requests be refunded.
-func refunded() ginlimit.Option { return ginlimit.WithRefund(func(*gin.Context) bool { return true }) }
-
 // TestARefundComesBeforeWhoeverWaitsForTheSlot: with two tokens, four requests at once are served one after another.
 func TestARefundComesBeforeWhoeverWaitsForTheSlot(t *testing.T) {
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
-		p := counts(t, b, ginlimit.PerDay(2), refunded(), ginlimit.InFlight(1), ginlimit.WithQueue(3, time.Minute))
+		p := counts(t, b, ginlimit.PerDay(2), ginlimit.InFlight(1), ginlimit.WithQueue(3, time.Minute),
+			ginlimit.WithRefund(func(*gin.Context) bool { return true }))
 		p.during = func() { time.Sleep(time.Second) }
 		var all sync.WaitGroup
 		for range 4 {
@@ -282,63 +153,4 @@ func TestARefundComesBeforeWhoeverWaitsForTheSlot(t *testing.T) {
 		synctest.Wait()
 		p.left(t, "alice", 2)
 	})
-}
-
-// TestARefundServesWhoeverWaitsForATokenAtOnce, if it is made in the same process.
-func TestARefundServesWhoeverWaitsForATokenAtOnce(t *testing.T) {
-	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
-		const waiting = 10 // who all find no token at the same time
-		p := counts(t, b, ginlimit.PerHour(waiting))
-		testkit.Must(p.AllowN(t.Context(), "alice", waiting))
-		var all sync.WaitGroup
-		for range waiting {
-			all.Go(func() { assert.NoError(t, p.Wait(t.Context(), "alice")) })
-		}
-		time.Sleep(time.Second)
-		start := time.Now()
-		testkit.RequireMade(t, p.Refund(t.Context(), "alice", waiting))
-		all.Wait()
-		require.Less(t, time.Since(start), time.Second)
-		p.left(t, "alice", 0)
-	})
-}
-
-// TestARefundOfAllVoidsReservations of windows: what a Refund has given back is not given back again by the reservation
-// that took it, whoever takes meanwhile. A reservation after the Refund gives back what it took.
-func TestARefundOfAllVoidsReservations(t *testing.T) {
-	limits := []ginlimit.Limit{
-		ginlimit.PerDay(20), ginlimit.PerCalendar(20, ginlimit.CalendarMonth(nil, 1+(time.Now().UTC().Day()+14)%28)),
-	}
-	for name, pause := range map[string]time.Duration{"at once": 0, "later": 3 * time.Second} {
-		t.Run(name, func(t *testing.T) {
-			testkit.OnEveryWindow(t, func(t *testing.T, e testkit.Engine) {
-				for _, limit := range limits {
-					requireRefundsVoidReservations(t, e, limit, pause)
-				}
-			})
-		})
-	}
-}
-
-func requireRefundsVoidReservations(t *testing.T, e testkit.Engine, limit ginlimit.Limit, pause time.Duration) {
-	ctx, earlier := t.Context(), []*ginlimit.Reservation{}
-	for range 3 {
-		r := e.Reserve(t, 5, limit)
-		require.True(t, r.Result().Allowed)
-		earlier = append(earlier, r)
-		e.Advance(pause)
-		testkit.RequireMade(t, e.Limiter.Refund(ctx, "k", 20, limit))
-		require.Equal(t, 20, e.Left(t, limit), limit)
-		e.Advance(pause)
-	}
-	later := e.Reserve(t, 7, limit)
-	e.Advance(pause)
-	require.True(t, e.AllowN(t, 8, limit).Allowed)
-	require.NoError(t, earlier[0].Cancel(ctx))
-	require.Equal(t, 5, e.Left(t, limit), limit)
-	require.NoError(t, earlier[1].Settle(ctx, 1))
-	require.NoError(t, earlier[2].Settle(ctx, 9))
-	require.Equal(t, 1, e.Left(t, limit), "%s: it took 4 more than it had reserved", limit)
-	require.NoError(t, later.Cancel(ctx))
-	require.Equal(t, 8, e.Left(t, limit), limit)
 }

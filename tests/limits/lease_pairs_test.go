@@ -2,7 +2,6 @@ package limits_test
 
 import (
 	"context"
-	"fmt"
 	"strconv"
 	"testing"
 	"time"
@@ -32,49 +31,6 @@ func admittedBy(t *testing.T, policies ...*ginlimit.Policy) (n int) {
 		}
 	}
 	return n
-}
-
-// TestALeaseLeavesTheFloor to the policy that its own is derived from, in the same process and in others.
-func TestALeaseLeavesTheFloor(t *testing.T) {
-	for _, a := range []ginlimit.Algorithm{ginlimit.TokenBucket, ginlimit.FixedWindow} {
-		for _, processes := range []int{1, 2} {
-			testkit.RunOnLeaseBench(t, fmt.Sprint(a, processes), func(t *testing.T, b *testkit.LeaseBench) {
-				limit, all := testkit.LeasePerMinute, leaseBurst
-				if a == ginlimit.FixedWindow {
-					limit, all = ginlimit.PerMinute(1000).WithAlgorithm(a), 1000
-				}
-				l := b.Limiter(t)
-				people := testkit.NewPolicy(t, l, "api", limit)
-				batch := testkit.Derive(t, people, ginlimit.WithFloor(400))
-				if processes == 2 {
-					people = testkit.NewPolicy(t, b.Limiter(t), "api", limit)
-				}
-				require.Equal(t, all-400, admittedBy(t, batch))
-				require.Positive(t, l.Stats().Leased)
-				require.Equal(t, 400, admittedBy(t, people))
-				require.Zero(t, admittedBy(t, batch, people))
-			})
-		}
-	}
-}
-
-// TestALeaseLeavesALargeFloor whole: who has that floor gets only what is above it and what the lease keeps.
-func TestALeaseLeavesALargeFloor(t *testing.T) {
-	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
-		l := b.Limiter(t)
-		people := testkit.NewPolicy(t, l, "api", ginlimit.WithLimitFunc(
-			func(context.Context, string) ([]ginlimit.Limit, error) {
-				return []ginlimit.Limit{testkit.LeasePerMinute}, nil
-			}))
-		batch := testkit.Derive(t, people, ginlimit.WithFloor(leaseBurst-1))
-		require.Equal(t, 1, admittedBy(t, batch))
-		require.Equal(t, leaseBurst-1, admittedBy(t, people))
-		batch = testkit.Derive(t, people, ginlimit.WithFloor(leaseBurst))
-		r := testkit.Must(batch.Allow(t.Context(), "another"))
-		require.Equal(t, ginlimit.Result{
-			Limit: testkit.LeasePerMinute, Name: "api", RetryAfter: -1, Source: ginlimit.FromPolicy, Cause: ginlimit.CauseNever,
-		}, r)
-	})
 }
 
 // TestAnotherPlanEndsALease at once in the process that asks for the plan. What was leased stays

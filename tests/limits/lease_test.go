@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gin-gonic/gin"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
@@ -67,75 +66,6 @@ func TestLeaseOfAFixedWindow(t *testing.T) {
 			require.Equal(t, 100, admitted)
 		}
 		require.Positive(t, other.Stats().Leased)
-	})
-}
-
-// TestFaultsOfWithLease are found with all others.
-func TestFaultsOfWithLease(t *testing.T) {
-	t.Parallel()
-	rdb, _ := testkit.NewMiniredis(t)
-	for name, lease := range map[string]time.Duration{"negative": -1, "above a day": 24*time.Hour + 1} {
-		_, err := ginlimit.NewLimiter(rdb, ginlimit.WithLease(lease))
-		require.ErrorContains(t, err, "WithLease", name)
-		_, err = testkit.NewLimiter(t, rdb).Policy("test", ginlimit.PerSecond(1), ginlimit.WithLease(lease))
-		require.ErrorContains(t, err, "WithLease", name)
-	}
-	sliding, lease := ginlimit.PerSecond(1).WithAlgorithm(ginlimit.SlidingWindow), ginlimit.WithLease(24*time.Hour)
-	_, err := testkit.NewLimiter(t, rdb).Policy("test", ginlimit.PerMinute(1), sliding, lease)
-	require.ErrorContains(t, err, "WithLease", "beside a token bucket")
-	_, err = testkit.NewLimiter(t, rdb, lease).Policy("test", sliding)
-	require.NoError(t, err, "the limiter's lease is for other policies")
-}
-
-// TestAClientsOwnSlidingWindowHasNoLease, as a token counts from when it was used: what was taken
-// ahead would count from before.
-func TestAClientsOwnSlidingWindowHasNoLease(t *testing.T) {
-	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
-		l := b.Limiter(t)
-		for name, limits := range map[string][]ginlimit.Limit{
-			"alone":  {ginlimit.PerMinute(1000).WithAlgorithm(ginlimit.SlidingWindow)},
-			"beside": {testkit.LeasePerMinute, ginlimit.PerMinute(1000).WithAlgorithm(ginlimit.SlidingWindow)},
-		} {
-			p := testkit.NewPolicy(t, l, name, testkit.LimitsFrom(limits...))
-			for range 40 {
-				require.Equal(t, ginlimit.FromRedis, testkit.Must(p.Allow(t.Context(), "alice")).Source, name)
-				b.Advance(time.Millisecond)
-			}
-		}
-		require.Zero(t, l.Stats().Leased)
-	})
-}
-
-// TestAPolicyMayHaveNoLease though the limiter has one by default.
-func TestAPolicyMayHaveNoLease(t *testing.T) {
-	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
-		l := b.Limiter(t)
-		p := testkit.Must(l.Policy("without", testkit.LeasePerMinute, ginlimit.WithLease(0)))
-		testkit.Must(l.Policy("60/m", ginlimit.PerMinute(60), ginlimit.WithLease(0)))
-		for range 20 {
-			require.Equal(t, ginlimit.FromRedis, testkit.Must(p.Allow(t.Context(), "client")).Source)
-		}
-	})
-}
-
-// TestOfTwoDefaultsOneStays: a default lease is left out beside a default ban, and both beside shares.
-func TestOfTwoDefaultsOneStays(t *testing.T) {
-	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
-		l := b.Limiter(t, ginlimit.WithLease(time.Second), ginlimit.WithBan(time.Hour, time.Hour))
-		p := testkit.NewPolicy(t, l, "api", ginlimit.PerMinute(600))
-		r := testkit.Must(p.AllowN(t.Context(), "client", 600))
-		require.Equal(t, ginlimit.FromRedis, r.Source)
-		require.Equal(t, 600, r.Granted, "nothing of the burst is kept for leases")
-		r = testkit.Must(p.Allow(t.Context(), "client"))
-		require.Equal(t, ginlimit.CauseBan, r.Cause)
-
-		shares := testkit.NewPolicy(t, l, "shared", ginlimit.PerMinute(8),
-			ginlimit.WithShares(func(*gin.Context) (string, int) { return "a", 1 }))
-		for want := range 5 {
-			r = testkit.Must(shares.Share("a", 1).Allow(t.Context(), "all"))
-			require.Equal(t, want < 4, r.Allowed)
-		}
-		require.Equal(t, ginlimit.CauseShare, r.Cause)
 	})
 }
 

@@ -61,61 +61,70 @@ func override(client string, limits ...ginlimit.Limit) ginlimit.Override {
 	return ginlimit.Override{Policy: "api", Client: client, Limits: limits, Until: time.Now().Add(time.Hour)}
 }
 
-// TestOverridesGoByClientThenByPolicy, and before what a function or the code says, in every process.
-func TestOverridesGoByClientThenByPolicy(t *testing.T) {
+// TestOverridesEqualAModel in two processes under random changes. Those of a client come before those of a policy, and
+// both before what a function or the code says.
+func TestOverridesEqualAModel(t *testing.T) {
 	t.Parallel()
-	for name, own := range map[string]ginlimit.PolicyOption{
-		"a limit": ginlimit.PerMinute(3), "a function": testkit.LimitsFrom(ginlimit.PerMinute(3)),
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			onReaders(t, func(t *testing.T, l, another *testkit.Limiter) {
-				ctx := t.Context()
-				p := testkit.NewPolicy(t, l, "api", own)
-				other := p
-				if another != l {
-					other = testkit.NewPolicy(t, another, "api", own)
+	onReaders(t, func(t *testing.T, l, other *testkit.Limiter) {
+		rng, own := rand.New(rand.NewPCG(1, 2)), ginlimit.PerMinute(1)
+		limiters, policies := []*testkit.Limiter{l}, [2][]*ginlimit.Policy{}
+		if other != l {
+			limiters = append(limiters, other)
+		}
+		names := []string{"a", "a|b", `a\`}
+		for i, l := range limiters {
+			for n, name := range names {
+				limits := []ginlimit.PolicyOption{own, testkit.LimitsFrom(own)}[n%2]
+				policies[i] = append(policies[i], testkit.NewPolicy(t, l, name, limits))
+				limitOf(t, policies[i][n], "x")
+			}
+		}
+		clients := []string{"", "x", "b|x", "|", `\`, strings.Repeat("x", 100)}
+		model := map[[2]string]ginlimit.Override{}
+		keyOf := func(o ginlimit.Override) [2]string { return [2]string{o.Policy, o.Client} }
+		lasts := func(key [2]string) bool { return time.Now().Before(model[key].Until) }
+		for range 100 {
+			var changes []ginlimit.Override
+			for range 1 + rng.IntN(3) {
+				o := ginlimit.Override{Policy: names[rng.IntN(3)], Client: clients[rng.IntN(6)]}
+				if rng.IntN(4) > 0 {
+					o.Limits = []ginlimit.Limit{ginlimit.PerMinute(2 + rng.IntN(1000))}
+					life := time.Duration(1+rng.IntN(5000)) * time.Millisecond
+					o.Until, o.Note = time.Now().Add(life).Truncate(time.Millisecond), "why"
 				}
-				want := func(ann, bob int) {
-					t.Helper()
-					for _, p := range []*ginlimit.Policy{p, other} {
-						require.Equal(t, ginlimit.PerMinute(ann), limitOf(t, p, "ann"))
-						require.Equal(t, ginlimit.PerMinute(bob), limitOf(t, p, "bob"))
+				if !slices.ContainsFunc(changes, func(c ginlimit.Override) bool { return keyOf(c) == keyOf(o) }) {
+					changes = append(changes, o)
+				}
+			}
+			require.NoError(t, limiters[rng.IntN(len(limiters))].OverrideAll(t.Context(), changes...))
+			for _, o := range changes {
+				model[keyOf(o)] = o
+			}
+			time.Sleep(inForce)
+			for i, l := range limiters {
+				for n, p := range policies[i] {
+					for _, client := range clients[1:] {
+						want := own
+						for _, key := range [][2]string{{names[n], ""}, {names[n], client}} {
+							if lasts(key) {
+								want = model[key].Limits[0]
+							}
+						}
+						require.Equal(t, want, limitOf(t, p, client), "%s %q", names[n], client)
 					}
 				}
-				set := func(o ginlimit.Override) {
-					t.Helper()
-					require.NoError(t, l.Override(ctx, o))
-					time.Sleep(inForce)
+				all := testkit.Must(l.Overrides(t.Context()))
+				require.Equal(t, len(all), l.Stats().Overrides)
+				for key := range model {
+					i := slices.IndexFunc(all, func(o ginlimit.Override) bool { return keyOf(o) == key })
+					if require.Equal(t, lasts(key), i >= 0, key); i >= 0 {
+						all[i].Until = model[key].Until // of another zone
+						require.Equal(t, model[key], all[i])
+					}
 				}
-				want(3, 3)
-				set(override("", ginlimit.PerMinute(7)))
-				want(7, 7)
-				set(override("ann", ginlimit.PerMinute(9)))
-				want(9, 7)
-				require.Equal(t, 2, l.Stats().Overrides)
-				set(ginlimit.Override{Policy: "api"})
-				want(9, 3)
-				short := override("ann", ginlimit.PerMinute(10))
-				short.Until, short.Note = time.Now().Add(2*time.Second), "a second one replaces the first"
-				set(short)
-				want(10, 3)
-				all := testkit.Must(l.Overrides(ctx))
-				short.Until = short.Until.Truncate(time.Millisecond)
-				require.Len(t, all, 1)
-				require.True(t, short.Until.Equal(all[0].Until))
-				all[0].Until = short.Until
-				require.Equal(t, short, all[0])
-				time.Sleep(time.Until(short.Until) - time.Millisecond)
-				want(10, 3)
-				time.Sleep(time.Millisecond)
-				want(3, 3)
-				require.Zero(t, l.Stats().Overrides)
-				all = testkit.Must(l.Overrides(ctx))
-				require.Empty(t, all)
-			})
-		})
-	}
+			}
+		}
+	})
 }
 
 // TestOverrideKeepsWhatIsMissing: a raised limit admits as soon as its own rate has a token, a lowered one
@@ -171,60 +180,48 @@ func TestOverrideEndsWhatProcessesHold(t *testing.T) {
 	})
 }
 
-// TestOverridesWithWhatAPolicyHas: its slots, shares, floor, dry run and bans.
+// TestOverridesWithWhatAPolicyHas: its slots and floor stay unless an override says otherwise, and none ends a ban. Of
+// a policy without slots, methods that take none go on, and With has no more of them than it says.
 func TestOverridesWithWhatAPolicyHas(t *testing.T) {
-	t.Parallel()
-	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-		l, ctx := testkit.NewOperated(t, b.Redis), t.Context()
-		p := testkit.NewPolicy(t, l, "api", ginlimit.PerMinute(3), ginlimit.InFlight(2),
-			ginlimit.WithBan(time.Minute, time.Hour))
-		batch := testkit.Derive(t, p, ginlimit.WithFloor(2))
-		require.NoError(t, l.Override(ctx, override("ann", ginlimit.PerMinute(5))))
-		rows := testkit.Must(p.Status(ctx, "ann"))
-		require.Len(t, rows, 2)
-		require.Equal(t, []ginlimit.Limit{ginlimit.PerMinute(5), ginlimit.InFlight(2)},
-			[]ginlimit.Limit{rows[0].Limit, rows[1].Limit})
-		r := testkit.Must(batch.Reserve(ctx, "ann", 1))
-		require.True(t, r.Result().Allowed)
-		r.Release()
-		for range 4 {
-			r := testkit.Must(p.Reserve(ctx, "k", 1))
-			r.Release()
-		}
-		banned := testkit.Must(p.Peek(ctx, "k"))
-		require.Equal(t, ginlimit.CauseBan, banned.Cause)
-		require.NoError(t, l.Override(ctx, override("k", ginlimit.PerMinute(50), ginlimit.InFlight(4))))
-		banned = testkit.Must(p.Peek(ctx, "k"))
-		require.Equal(t, ginlimit.CauseBan, banned.Cause, "an override ends no ban")
-		require.NoError(t, p.Reset(ctx, "k"))
-		free := testkit.Must(p.Status(ctx, "k"))
-		require.Equal(t, []int{50, 4}, []int{free[0].Remaining, free[1].Remaining})
-	})
-}
-
-// TestSlotsOfAnOverride: of a policy without any, methods that take none go on, and With has no more of them than
-// it says.
-func TestSlotsOfAnOverride(t *testing.T) {
 	t.Parallel()
 	onReaders(t, func(t *testing.T, l, _ *testkit.Limiter) {
 		ctx := t.Context()
-		p := testkit.NewPolicy(t, l, "api", ginlimit.PerMinute(3))
-		require.True(t, testkit.Must(p.Allow(ctx, "ann")).Allowed)
-		require.NoError(t, l.Override(ctx, override("ann", ginlimit.PerMinute(3), ginlimit.InFlight(1))))
-		first, second := testkit.Must(p.Reserve(ctx, "ann", 1)), testkit.Must(p.Reserve(ctx, "ann", 1))
+		p := testkit.NewPolicy(t, l, "api", ginlimit.PerMinute(3), ginlimit.InFlight(2),
+			ginlimit.WithBan(time.Minute, time.Hour))
+		batch := testkit.Derive(t, p, ginlimit.WithFloor(2))
+		left := func(client string) (all []int) {
+			for _, row := range testkit.Must(p.Status(ctx, client)) {
+				all = append(all, row.Remaining)
+			}
+			return all
+		}
+		require.NoError(t, l.Override(ctx, override("ann", ginlimit.PerMinute(5))))
+		require.Equal(t, []int{5, 2}, left("ann"))
+		require.True(t, testkit.Must(batch.Reserve(ctx, "ann", 1)).Result().Allowed)
+		require.ErrorIs(t, testkit.Err(p.Allow(ctx, "ann")), ginlimit.ErrInvalidArgument)
+		for range 4 {
+			testkit.Must(p.Reserve(ctx, "k", 1)).Release()
+		}
+		require.Equal(t, ginlimit.CauseBan, testkit.Must(p.Peek(ctx, "k")).Cause)
+		require.NoError(t, l.Override(ctx, override("k", ginlimit.PerMinute(50), ginlimit.InFlight(4))))
+		require.Equal(t, ginlimit.CauseBan, testkit.Must(p.Peek(ctx, "k")).Cause)
+		require.NoError(t, p.Reset(ctx, "k"))
+		require.Equal(t, []int{50, 4}, left("k"))
+
+		plain := testkit.NewPolicy(t, l, "plain", ginlimit.PerMinute(3))
+		require.True(t, testkit.Must(plain.Allow(ctx, "ann")).Allowed)
+		own := testkit.NewPolicy(t, l, "own", ginlimit.PerMinute(30), ginlimit.InFlight(2))
+		one := override("ann", ginlimit.PerMinute(3), ginlimit.InFlight(1))
+		three := override("ann", ginlimit.PerMinute(40), ginlimit.InFlight(3))
+		one.Policy, three.Policy = "plain", "own"
+		require.NoError(t, l.OverrideAll(ctx, one, three))
+		first, second := testkit.Must(plain.Reserve(ctx, "ann", 1)), testkit.Must(plain.Reserve(ctx, "ann", 1))
 		require.Equal(t, ginlimit.CauseInFlight, second.Result().Cause)
 		first.Release()
-		require.True(t, testkit.Must(p.AllowN(ctx, "ann", 1)).Allowed)
-		require.Equal(t, ginlimit.CauseRate, testkit.Must(p.Allow(ctx, "ann")).Cause)
-
-		own := testkit.NewPolicy(t, l, "own", ginlimit.PerMinute(30), ginlimit.InFlight(2))
-		few := testkit.Derive(t, own, ginlimit.InFlight(1))
-		raised := override("ann", ginlimit.PerMinute(40), ginlimit.InFlight(3))
-		raised.Policy = "own"
+		require.True(t, testkit.Must(plain.AllowN(ctx, "ann", 1)).Allowed)
+		require.Equal(t, ginlimit.CauseRate, testkit.Must(plain.Allow(ctx, "ann")).Cause)
 		require.True(t, testkit.Must(own.Reserve(ctx, "ann", 1)).Result().Allowed)
-		require.NoError(t, l.Override(ctx, raised))
-		_, err := own.Allow(ctx, "ann")
-		require.ErrorIs(t, err, ginlimit.ErrInvalidArgument)
+		few := testkit.Derive(t, own, ginlimit.InFlight(1))
 		require.Equal(t, ginlimit.InFlight(1), testkit.Must(few.Reserve(ctx, "ann", 1)).Result().Limit)
 		require.True(t, testkit.Must(own.Reserve(ctx, "ann", 1)).Result().Allowed)
 	})
@@ -279,43 +276,42 @@ func TestBadOverridesChangeNothing(t *testing.T) {
 	l := testkit.NewOperated(t, rdb)
 	testkit.NewPolicy(t, l, "api", ginlimit.PerMinute(3))
 	testkit.NewPolicy(t, l, "batch", ginlimit.PerMinute(100), ginlimit.WithFloor(40))
-	shared := testkit.NewPolicy(t, l, "shared", ginlimit.PerMinute(30), sharesBy())
-	require.NotNil(t, shared)
+	testkit.NewPolicy(t, l, "shared", ginlimit.PerMinute(30), sharesBy())
 	good := override("good", ginlimit.PerMinute(9))
-	edit := func(f func(*ginlimit.Override)) ginlimit.Override {
-		o := good
-		o.Client = "bad"
-		f(&o)
-		return o
-	}
-	for name, row := range map[string]struct {
-		bad  ginlimit.Override
-		says []string
+	type over = ginlimit.Override
+	of := func(limits ...ginlimit.Limit) func(o *over) { return func(o *over) { o.Limits = limits } }
+	for _, row := range []struct {
+		says   string
+		change func(o *over)
 	}{
-		"no policy":     {edit(func(o *ginlimit.Override) { o.Policy = "" }), []string{"the override has no policy"}},
-		"unknown":       {edit(func(o *ginlimit.Override) { o.Policy = "apj" }), []string{`no process has served a policy named "apj"`}},
-		"no end":        {edit(func(o *ginlimit.Override) { o.Until = time.Time{} }), []string{"an override until 0001"}},
-		"past":          {edit(func(o *ginlimit.Override) { o.Until = time.Now() }), []string{"want the future"}},
-		"far":           {edit(func(o *ginlimit.Override) { o.Until = time.Now().AddDate(1, 0, 2) }), []string{"at most 366 days ahead"}},
-		"note":          {edit(func(o *ginlimit.Override) { o.Note = strings.Repeat("n", 257) }), []string{"a note of 257 bytes"}},
-		"client":        {edit(func(o *ginlimit.Override) { o.Client = strings.Repeat("c", 1025) }), []string{"a client of 1025 bytes"}},
-		"text":          {edit(func(o *ginlimit.Override) { o.Note = "\xff" }), []string{"not UTF-8"}},
-		"zero limit":    {edit(func(o *ginlimit.Override) { o.Limits = []ginlimit.Limit{{}} }), []string{"the zero Limit"}},
-		"same period":   {edit(func(o *ginlimit.Override) { o.Limits = append(o.Limits, ginlimit.PerMinute(1)) }), []string{"have the same period"}},
-		"many limits":   {edit(func(o *ginlimit.Override) { o.Limits = make([]ginlimit.Limit, 17) }), []string{"17 limits"}},
-		"unnamed zone":  {edit(func(o *ginlimit.Override) { o.Limits = []ginlimit.Limit{unnamedZone()} }), []string{"no time zone has that name"}},
-		"a share's":     {edit(func(o *ginlimit.Override) { o.Policy, o.Limits = "shared", []ginlimit.Limit{ginlimit.InFlight(1)} }), []string{"WithShares does not go together with InFlight"}},
-		"twice":         {edit(func(o *ginlimit.Override) { o.Client = "good" }), []string{"has another override in the same call", "(override 2)"}},
-		"slots alone":   {edit(func(o *ginlimit.Override) { o.Limits = []ginlimit.Limit{ginlimit.InFlight(5)} }), []string{"5 in flight alone would leave the policy without its other limits"}},
-		"a floor":       {edit(func(o *ginlimit.Override) { o.Policy = "batch" }), []string{"WithFloor(40) leaves nothing of 9/m"}},
-		"two lines":     {edit(func(o *ginlimit.Override) { o.Note = "a\nb" }), []string{"has control characters"}},
-		"several fault": {ginlimit.Override{Limits: []ginlimit.Limit{{}}}, []string{"no policy", "until 0001", "the zero Limit"}},
+		{"the override has no policy", func(o *over) { o.Policy = "" }},
+		{`no process has served a policy named "apj"`, func(o *over) { o.Policy = "apj" }},
+		{"an override until 0001", func(o *over) { o.Until = time.Time{} }},
+		{"want the future", func(o *over) { o.Until = time.Now() }},
+		{"at most 366 days ahead", func(o *over) { o.Until = time.Now().AddDate(1, 0, 2) }},
+		{"a note of 257 bytes", func(o *over) { o.Note = strings.Repeat("n", 257) }},
+		{"a client of 1025 bytes", func(o *over) { o.Client = strings.Repeat("c", 1025) }},
+		{"not UTF-8", func(o *over) { o.Note = "\xff" }},
+		{"has control characters", func(o *over) { o.Note = "a\nb" }},
+		{"the zero Limit", of(ginlimit.Limit{})},
+		{"have the same period", of(ginlimit.PerMinute(9), ginlimit.PerMinute(1))},
+		{"17 limits", of(make([]ginlimit.Limit, 17)...)},
+		{"no time zone has that name", of(unnamedZone())},
+		{"5 in flight alone would leave the policy without its other limits", of(ginlimit.InFlight(5))},
+		{"WithShares does not go together with InFlight", func(o *over) { of(ginlimit.InFlight(1))(o); o.Policy = "shared" }},
+		{"has another override in the same call", func(o *over) { o.Client = "good" }},
+		{"(override 2)", func(o *over) { o.Client = "good" }},
+		{"WithFloor(40) leaves nothing of 9/m", func(o *over) { o.Policy = "batch" }},
+		{"no policy", func(o *over) { *o = over{Limits: []ginlimit.Limit{{}}} }}, // all that is wrong at once
+		{"until 0001", func(o *over) { *o = over{Limits: []ginlimit.Limit{{}}} }},
+		{"the zero Limit", func(o *over) { *o = over{Limits: []ginlimit.Limit{{}}} }},
 	} {
-		err := l.OverrideAll(ctx, good, row.bad)
-		require.ErrorIs(t, err, ginlimit.ErrInvalidArgument, name)
-		for _, says := range row.says {
-			assert.ErrorContains(t, err, says, name)
-		}
+		bad := good
+		bad.Client = "bad"
+		row.change(&bad)
+		err := l.OverrideAll(ctx, good, bad)
+		require.ErrorIs(t, err, ginlimit.ErrInvalidArgument, row.says)
+		assert.ErrorContains(t, err, row.says)
 	}
 	require.ErrorContains(t, l.OverrideAll(ctx), "0 overrides; want 1 to 1000 at once")
 	require.ErrorContains(t, l.OverrideAll(ctx, make([]ginlimit.Override, 1001)...), "1001 overrides")
@@ -390,13 +386,13 @@ func TestAnEvictedKeyEndsNoOverride(t *testing.T) {
 		p := testkit.NewPolicy(t, l, "api", ginlimit.PerMinute(3))
 		require.Equal(t, ginlimit.PerMinute(3), limitOf(t, p, "ann"))
 		long, gone := override("ann", ginlimit.PerMinute(60)), override("bob", ginlimit.PerMinute(60))
-		long.Until, long.Note = time.Now().Add(48*time.Hour), `{"until":1}`
+		long.Until, long.Note = time.Now().Add(6*time.Hour), `{"until":1}`
 		require.NoError(t, l.OverrideAll(ctx, long, gone))
 		time.Sleep(90 * time.Minute)
 		require.True(t, b.Mini.Del("ginlimit:{overrides}:ends"))
 		require.NoError(t, l.Override(ctx, override("eve", ginlimit.PerMinute(60))))
 		require.NotContains(t, testkit.Must(b.Mini.HKeys("ginlimit:{overrides}")), "api|bob")
-		time.Sleep(46 * time.Hour)
+		time.Sleep(4 * time.Hour)
 		require.Equal(t, ginlimit.PerMinute(60), limitOf(t, p, "ann"))
 		time.Sleep(2 * time.Hour)
 		require.Empty(t, b.Mini.Keys())
@@ -496,56 +492,6 @@ func manyPeriods(n int) string {
 	return strings.Join(all, ", ")
 }
 
-// TestOverridesEqualAModel in two processes under random changes.
-func TestOverridesEqualAModel(t *testing.T) {
-	t.Parallel()
-	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-		rng := rand.New(rand.NewPCG(1, 2))
-		var limiters []*testkit.Limiter
-		var policies [2][]*ginlimit.Policy
-		for i, rdb := range []*redis.Client{b.Redis, b.Connect(t)} {
-			limiters = append(limiters, testkit.NewOperated(t, rdb))
-			for _, name := range []string{"a", "a|b", `a\`} {
-				policies[i] = append(policies[i], testkit.NewPolicy(t, limiters[i], name, ginlimit.PerMinute(1)))
-				limitOf(t, policies[i][len(policies[i])-1], "x")
-			}
-		}
-		clients, names := []string{"", "x", "b|x", "|", `\`, strings.Repeat("x", 100)}, []string{"a", "a|b", `a\`}
-		model := map[[2]string]ginlimit.Override{}
-		for range 300 {
-			var changes []ginlimit.Override
-			for range 1 + rng.IntN(3) {
-				o := ginlimit.Override{Policy: names[rng.IntN(3)], Client: clients[rng.IntN(6)]}
-				if rng.IntN(4) > 0 {
-					o.Limits = []ginlimit.Limit{ginlimit.PerMinute(2 + rng.IntN(1000))}
-					o.Until = time.Now().Add(time.Duration(1+rng.IntN(5000)) * time.Millisecond)
-				}
-				if !slices.ContainsFunc(changes, func(c ginlimit.Override) bool { return c.Policy == o.Policy && c.Client == o.Client }) {
-					changes = append(changes, o)
-				}
-			}
-			require.NoError(t, limiters[rng.IntN(2)].OverrideAll(t.Context(), changes...))
-			for _, o := range changes {
-				model[[2]string{o.Policy, o.Client}] = o
-			}
-			time.Sleep(inForce)
-			for i := range limiters {
-				for n, p := range policies[i] {
-					for _, client := range clients[1:] {
-						want := ginlimit.PerMinute(1)
-						for _, key := range [][2]string{{names[n], ""}, {names[n], client}} {
-							if o := model[key]; len(o.Limits) > 0 && time.Now().Before(o.Until.Truncate(time.Millisecond)) {
-								want = o.Limits[0]
-							}
-						}
-						require.Equal(t, want, limitOf(t, p, client), "%s %q", names[n], client)
-					}
-				}
-			}
-		}
-	})
-}
-
 // TestPoliciesArePublished: each variant once, with how many processes serve it, until they are gone.
 func TestPoliciesArePublished(t *testing.T) {
 	t.Parallel()
@@ -559,11 +505,12 @@ func TestPoliciesArePublished(t *testing.T) {
 		serve(two, ginlimit.PerMinute(3))
 		serve(three, ginlimit.PerMinute(4), ginlimit.WithKey(ginlimit.ByHeader("X")), ginlimit.WithHeaders(ginlimit.NoHeaders),
 			ginlimit.WithBan(time.Minute, time.Hour), ginlimit.WithFloor(1))
+		testkit.Must(testkit.NewPolicy(t, three, "here", unnamedZone()).Allow(t.Context(), "k"))
 		testkit.NewPolicy(t, three, "idle", ginlimit.PerMinute(3))
 		time.Sleep(inForce)
 		reader := testkit.NewOperated(t, b.Redis)
 		all := testkit.Must(reader.Policies(t.Context()))
-		require.Len(t, all, 2)
+		require.Len(t, all, 3)
 		for i := range all {
 			require.WithinDuration(t, time.Now(), all[i].Seen, inForce)
 			all[i].Seen, all[i].Version = time.Time{}, ""
@@ -572,47 +519,25 @@ func TestPoliciesArePublished(t *testing.T) {
 			{Name: "api", Limits: []ginlimit.Limit{ginlimit.PerMinute(3)}, Key: "ByClientIP", Headers: ginlimit.XRateLimit,
 				Options: all[0].Options, Processes: 2},
 			{Name: "api", Limits: []ginlimit.Limit{ginlimit.PerMinute(4)}, Key: "ByHeader", Options: all[1].Options, Processes: 1},
-		}, all)
+			{Name: "here", Key: "ByClientIP", Headers: ginlimit.XRateLimit, Options: all[2].Options, Processes: 1},
+		}, all, "a limit of a zone without a name has no text")
 		require.Contains(t, all[1].Options, "WithBan")
 		require.Contains(t, all[1].Options, "WithFloor")
 		require.NotContains(t, all[1].Options, "WithKey")
 		require.NoError(t, errors.Join(one.Close(), two.Close()))
 		time.Sleep(10 * time.Minute)
 		all = testkit.Must(reader.Policies(t.Context()))
-		require.Len(t, all, 1)
+		require.Len(t, all, 2)
 		require.Equal(t, 1, all[0].Processes)
 		require.NoError(t, three.Close())
 		time.Sleep(10 * time.Minute)
 		all = testkit.Must(reader.Policies(t.Context()))
 		require.Empty(t, all)
-		require.Empty(t, b.Mini.Keys(), "it expires")
+		require.NotContains(t, strings.Join(b.Mini.Keys(), " "), "policies", "it expires")
 		local := testkit.NewLocal(t)
 		serve(local, ginlimit.PerDay(9))
 		all = testkit.Must(local.Policies(t.Context()))
 		require.Len(t, all, 1)
-	})
-}
-
-// TestAPolicyOfANamelessZoneIsPublished without its limits, and hides no other policy.
-func TestAPolicyOfANamelessZoneIsPublished(t *testing.T) {
-	t.Parallel()
-	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-		l := testkit.NewOperated(t, b.Redis)
-		_, err := testkit.NewPolicy(t, l, "api", ginlimit.PerMinute(3)).Allow(t.Context(), "k")
-		require.NoError(t, err)
-		_, err = testkit.NewPolicy(t, l, "here", unnamedZone()).Allow(t.Context(), "k")
-		require.NoError(t, err)
-		all, err := testkit.NewOperated(t, b.Connect(t)).Policies(t.Context())
-		require.NoError(t, err)
-		require.Empty(t, all, "not yet")
-		time.Sleep(inForce)
-		other := testkit.NewOperated(t, b.Connect(t))
-		all, err = other.Policies(t.Context())
-		require.NoError(t, err)
-		require.Len(t, all, 2)
-		require.Equal(t, []ginlimit.Limit{ginlimit.PerMinute(3)}, all[0].Limits)
-		require.Nil(t, all[1].Limits)
-		require.NoError(t, other.Override(t.Context(), override("ann", ginlimit.PerMinute(9))))
 	})
 }
 
@@ -772,14 +697,6 @@ func TestWhoWaitsGoesByAnOverride(t *testing.T) {
 			})
 			time.Sleep(time.Millisecond)
 		}
-		bob := make(chan error, 1)
-		go func() {
-			err := p.WaitN(t.Context(), "bob", 1)
-			if err == nil {
-				err = p.WaitN(t.Context(), "bob", 1)
-			}
-			bob <- err
-		}()
 		time.Sleep(5 * time.Second)
 		now, _ := seen()
 		require.Empty(t, now)
@@ -799,8 +716,6 @@ func TestWhoWaitsGoesByAnOverride(t *testing.T) {
 		require.Len(t, now, 3)
 		all.Wait()
 		require.Greater(t, time.Since(start), 50*time.Minute)
-		require.NoError(t, <-bob)
-		require.InDelta(t, time.Hour, time.Since(start), float64(time.Minute))
 	})
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -25,96 +24,6 @@ func has(t *testing.T, plans *ginlimit.Plans, client string, rate int) {
 	t.Helper()
 	limit := testkit.Must(testkit.LimitOf(plans, t.Context(), client))
 	require.Equal(t, ginlimit.PerMinute(rate), limit)
-}
-
-// TestPlansOfAnOutageAreChecked has the plan of a late Redis checked once Redis answers.
-func TestPlansOfAnOutageAreChecked(t *testing.T) {
-	t.Parallel()
-	for name, invalidate := range map[string]bool{"invalidated": true, "another plan in Redis": false} {
-		testkit.RunInBubble(t, name, func(t *testing.T, b *testkit.Bubble) {
-			s := testkit.NewSource()
-			here, elsewhere := testkit.PlansOfProcess(t, b, s.Ask), testkit.PlansOfProcess(t, b, s.Ask)
-			b.Late.Store(true)
-			has(t, here, "three", 3)
-			b.Late.Store(false)
-			s.Set("three", ginlimit.PerMinute(4), nil)
-			if invalidate {
-				require.NoError(t, elsewhere.Invalidate(t.Context(), "three"))
-			} else {
-				has(t, elsewhere, "three", 4)
-			}
-			time.Sleep(time.Second)
-			has(t, here, "three", 4)
-			require.EqualValues(t, 2, s.Asked.Load())
-		})
-	}
-}
-
-// TestSlowQuestionPutsNoOldPlanBack has a plan invalidated twice, and what Redis keeps of that expires in between.
-func TestSlowQuestionPutsNoOldPlanBack(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct{ first, asked, second, answered time.Duration }{
-		{0, 6 * time.Second, 10500 * time.Millisecond, 10900 * time.Millisecond},
-		{0, 9 * time.Second, 10 * time.Second, 13 * time.Second},
-		{0, time.Second, 30 * time.Second, 60 * time.Second}, // the source does not heed its context
-		{0, 15 * time.Second, 16 * time.Second, 19 * time.Second},
-	} {
-		testkit.RunInBubble(t, fmt.Sprint(c.asked, c.second, c.answered), func(t *testing.T, b *testkit.Bubble) {
-			begin, plan := time.Now(), atomic.Int64{}
-			plan.Store(3)
-			until := func(d time.Duration) { time.Sleep(time.Until(begin.Add(d))) }
-			slow := func(context.Context, string) (ginlimit.Limit, error) {
-				limit := ginlimit.PerMinute(int(plan.Load()))
-				until(c.answered)
-				return limit, nil
-			}
-			here, elsewhere := testkit.PlansOfProcess(t, b, slow), testkit.PlansOfProcess(t, b, slow)
-			until(c.first)
-			require.NoError(t, elsewhere.Invalidate(t.Context(), "c"))
-			until(c.asked)
-			go func() { _, _ = testkit.LimitOf(here, t.Context(), "c") }()
-			until(c.second)
-			plan.Store(4)
-			require.NoError(t, elsewhere.Invalidate(t.Context(), "c"))
-			until(c.answered + 2*time.Second)
-			for _, plans := range []*ginlimit.Plans{testkit.PlansOfProcess(t, b, slow), here, elsewhere} {
-				has(t, plans, "c", 4)
-			}
-		})
-	}
-}
-
-// TestOldPlansServeForADay has the source fail for longer.
-func TestOldPlansServeForADay(t *testing.T) {
-	t.Parallel()
-	const day, hour = 24 * time.Hour, time.Hour
-	for name, late := range map[string]bool{"with Redis": false, "without Redis": true} {
-		testkit.RunInBubble(t, name, func(t *testing.T, b *testkit.Bubble) {
-			s, begin := testkit.NewSource(), time.Now()
-			plans := testkit.PlansOfProcess(t, b, s.Ask)
-			require.ErrorIs(t, testkit.Err(testkit.LimitOf(plans, t.Context(), "stranger")), ginlimit.ErrUnknownClient)
-			has(t, plans, "three", 3)
-			s.Set("three", ginlimit.PerMinute(3), net.ErrClosed)
-			b.Late.Store(late)
-			for ; time.Since(begin) < hour+day-15*time.Minute; time.Sleep(10 * time.Minute) {
-				has(t, plans, "three", 3)
-				require.ErrorIs(t, testkit.Err(testkit.LimitOf(plans, t.Context(), "stranger")), ginlimit.ErrUnknownClient)
-			}
-			time.Sleep(time.Until(begin.Add(hour + day - time.Second/2)))
-			has(t, plans, "three", 3)
-			time.Sleep(time.Until(begin.Add(hour + day)))
-			for range 3 {
-				_, err := testkit.LimitOf(plans, t.Context(), "three")
-				require.ErrorIs(t, err, ginlimit.ErrUnavailable)
-				require.ErrorIs(t, err, net.ErrClosed)
-				_, err = testkit.LimitOf(plans, t.Context(), "stranger")
-				require.ErrorIs(t, err, net.ErrClosed)
-				time.Sleep(time.Hour)
-			}
-			s.Set("three", ginlimit.PerMinute(4), nil)
-			has(t, plans, "three", 4)
-		})
-	}
 }
 
 func TestPlanStats(t *testing.T) {
@@ -158,4 +67,38 @@ func TestPlanStats(t *testing.T) {
 		all.Wait()
 		require.Equal(t, ginlimit.PlanStats{Misses: 10}, elsewhere.Stats())
 	})
+}
+
+// TestSlowQuestionPutsNoOldPlanBack has a plan invalidated twice, and what Redis keeps of that expires in between.
+func TestSlowQuestionPutsNoOldPlanBack(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ first, asked, second, answered time.Duration }{
+		{0, 6 * time.Second, 10500 * time.Millisecond, 10900 * time.Millisecond},
+		{0, 9 * time.Second, 10 * time.Second, 13 * time.Second},
+		{0, time.Second, 30 * time.Second, 60 * time.Second}, // the source does not heed its context
+		{0, 15 * time.Second, 16 * time.Second, 19 * time.Second},
+	} {
+		testkit.RunInBubble(t, fmt.Sprint(c.asked, c.second, c.answered), func(t *testing.T, b *testkit.Bubble) {
+			begin, plan := time.Now(), atomic.Int64{}
+			plan.Store(3)
+			until := func(d time.Duration) { time.Sleep(time.Until(begin.Add(d))) }
+			slow := func(context.Context, string) (ginlimit.Limit, error) {
+				limit := ginlimit.PerMinute(int(plan.Load()))
+				until(c.answered)
+				return limit, nil
+			}
+			here, elsewhere := testkit.PlansOfProcess(t, b, slow), testkit.PlansOfProcess(t, b, slow)
+			until(c.first)
+			require.NoError(t, elsewhere.Invalidate(t.Context(), "c"))
+			until(c.asked)
+			go func() { _, _ = testkit.LimitOf(here, t.Context(), "c") }()
+			until(c.second)
+			plan.Store(4)
+			require.NoError(t, elsewhere.Invalidate(t.Context(), "c"))
+			until(c.answered + 2*time.Second)
+			for _, plans := range []*ginlimit.Plans{testkit.PlansOfProcess(t, b, slow), here, elsewhere} {
+				has(t, plans, "c", 4)
+			}
+		})
+	}
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -54,34 +53,6 @@ func TestPlanChangeTakesEffectAfterInvalidation(t *testing.T) {
 	require.NoError(t, plans.Invalidate(t.Context(), "three"))
 	assert.Equal(t, "30", testkit.Get(r, "/", client).Header().Get("X-RateLimit-Limit"),
 		"the old plan, where the new one cannot be used")
-}
-
-// TestSlowSourcesHoldNobodyUp who has an old plan, and nobody for longer than the source may take.
-func TestSlowSourcesHoldNobodyUp(t *testing.T) {
-	t.Parallel()
-	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-		s := testkit.NewSource()
-		plans := testkit.PlansOfProcess(t, b, s.Ask)
-		has(t, plans, "three", 3)
-		time.Sleep(time.Hour)
-		s.Held = make(chan struct{}) // for good
-		for range 10 {
-			begin := time.Now()
-			has(t, plans, "three", 3)
-			require.LessOrEqual(t, time.Since(begin), 50*time.Millisecond)
-		}
-		begin := time.Now()
-		var all sync.WaitGroup
-		for i := range 1000 {
-			all.Go(func() {
-				assert.ErrorIs(t, testkit.Err(testkit.LimitOf(plans, t.Context(), fmt.Sprint("new ", i))), ginlimit.ErrUnavailable)
-				assert.LessOrEqual(t, time.Since(begin), 5*time.Second)
-			})
-		}
-		time.Sleep(4 * time.Second)
-		require.LessOrEqual(t, s.Asked.Load(), int64(257), "questions at a time are bounded")
-		all.Wait()
-	})
 }
 
 func TestAllFaultsOfPlansAtOnce(t *testing.T) {
@@ -141,12 +112,8 @@ func TestPlansHaveSeveralLimits(t *testing.T) {
 	require.NoError(t, plans.Invalidate(t.Context(), "c"))
 	limits := testkit.Must(plans.Limits(t.Context(), "c"))
 	require.Equal(t, plan, limits)
-	require.Equal(t, http.StatusOK, testkit.Get(r, "/", testkit.User("c")).Code)
-	require.Equal(t, http.StatusTooManyRequests, testkit.Get(r, "/", testkit.User("c")).Code,
-		"the hour's bucket was kept: of it 40 minutes are missing")
 	third, _ := process()
-	limits = testkit.Must(third.Limits(t.Context(), "c"))
-	require.Equal(t, plan, limits, "from Redis")
+	require.Equal(t, plan, testkit.Must(third.Limits(t.Context(), "c")), "from Redis")
 }
 
 // TestPlansWithoutLimitsAreFailures: the source is to return a limit at least, and such as can be counted.
@@ -176,44 +143,32 @@ func TestPlansWithoutLimitsAreFailures(t *testing.T) {
 
 // How many questions the source is asked, and who waits for an answer, whatever clients somebody invents.
 
-// TestInventedClientsStarveNobody in a bubble, where a trip to Redis takes 1 ms and the source 20 ms.
-func TestInventedClientsStarveNobody(t *testing.T) {
+// TestSlowSourcesHoldNobodyUp who has an old plan, and nobody for longer than the source may take.
+func TestSlowSourcesHoldNobodyUp(t *testing.T) {
 	t.Parallel()
-	for invented, rounds := range map[int]int{300: 2, 3000: 1} {
-		testkit.RunInBubble(t, fmt.Sprint(invented), func(t *testing.T, b *testkit.Bubble) {
-			var asked, legitimate, now atomic.Int64
-			source := func(_ context.Context, client string) (ginlimit.Limit, error) {
-				asked.Add(1)
-				assert.LessOrEqual(t, now.Add(1), int64(256), "questions at a time are bounded")
-				defer now.Add(-1)
-				time.Sleep(20 * time.Millisecond)
-				if strings.HasPrefix(client, "legitimate") {
-					legitimate.Add(1)
-					return ginlimit.PerMinute(3), nil
-				}
-				return ginlimit.Limit{}, ginlimit.ErrUnknownClient
-			}
-			distant := b.Connect(t)
-			distant.AddHook(testkit.EveryCall(func(send func() error) error { time.Sleep(time.Millisecond); return send() }))
-			plans, err := testkit.NewLimiter(t, distant, ginlimit.WithTimeout(ginlimit.DefaultTimeout)).NewPlans("plans", time.Hour, testkit.SingleLimit(source))
-			require.NoError(t, err)
-			for round := range rounds {
-				var all sync.WaitGroup
-				for i := range invented {
-					all.Go(func() {
-						_, err := testkit.LimitOf(plans, t.Context(), fmt.Sprint("invented ", round, " ", i))
-						assert.ErrorIs(t, err, ginlimit.ErrUnknownClient)
-					})
-				}
-				time.Sleep(time.Millisecond)
-				has(t, plans, fmt.Sprint("legitimate ", round), 3)
-				all.Wait()
-			}
-			require.EqualValues(t, rounds*(invented+1), asked.Load())
-			require.EqualValues(t, rounds, legitimate.Load())
-			require.Len(t, b.Mini.Keys(), rounds*(invented+1), "Redis was found to be there all the time")
-		})
-	}
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		s := testkit.NewSource()
+		plans := testkit.PlansOfProcess(t, b, s.Ask)
+		has(t, plans, "three", 3)
+		time.Sleep(time.Hour)
+		s.Held = make(chan struct{}) // for good
+		for range 10 {
+			begin := time.Now()
+			has(t, plans, "three", 3)
+			require.LessOrEqual(t, time.Since(begin), 50*time.Millisecond)
+		}
+		begin := time.Now()
+		var all sync.WaitGroup
+		for i := range 1000 {
+			all.Go(func() {
+				assert.ErrorIs(t, testkit.Err(testkit.LimitOf(plans, t.Context(), fmt.Sprint("new ", i))), ginlimit.ErrUnavailable)
+				assert.LessOrEqual(t, time.Since(begin), 5*time.Second)
+			})
+		}
+		time.Sleep(4 * time.Second)
+		require.LessOrEqual(t, s.Asked.Load(), int64(257), "questions at a time are bounded")
+		all.Wait()
+	})
 }
 
 // TestAnswerOlderThanAnInvalidationServesNobodyElse has another process invalidate a client while the source is asked.

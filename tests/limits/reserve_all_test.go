@@ -7,8 +7,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/gin-gonic/gin"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
@@ -102,23 +100,14 @@ func TestReserveAllIsAllOrNothing(t *testing.T) {
 		left(3, 550, 1550, 2)
 		require.NoError(t, one.Cancel(t.Context()))
 		left(3, 550, 1550, 2)
-	})
-}
 
-// TestReserveAllBesideADefaultLease uses no leased token; a policy's own lease serves in a charge of its own.
-func TestReserveAllBesideADefaultLease(t *testing.T) {
-	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
-		l := b.Limiter(t)
-		p, q := testkit.NewPolicy(t, l, "p", testkit.LeasePerMinute), testkit.NewPolicy(t, l, "q", testkit.LeasePerMinute)
-		own := testkit.NewPolicy(t, l, "own", testkit.LeasePerMinute, ginlimit.WithLease(testkit.LeaseLife))
-		for range 30 {
-			r := testkit.Must(ginlimit.ReserveAll(t.Context(), charge(p, "k", 1), charge(q, "k", 1)))
-			require.Equal(t, ginlimit.FromRedis, r.Result().Source)
-		}
-		_, err := own.Reserve(t.Context(), "k", 1)
-		require.NoError(t, err)
-		_, err = ginlimit.ReserveAll(t.Context(), charge(p, "k", 1), charge(own, "k", 1))
-		require.ErrorIs(t, err, ginlimit.ErrInvalidArgument)
+		late := reserveAll(t, all(50)...)
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		require.ErrorIs(t, late.Cancel(ended), context.Canceled)
+		left(2, 500, 1500, 2) // the slot is free all the same
+		require.NoError(t, late.Cancel(t.Context()))
+		left(3, 550, 1550, 2)
 	})
 }
 
@@ -213,47 +202,4 @@ func TestEventsOfReserveAll(t *testing.T) {
 		require.Equal(t, []ginlimit.Event{{Name: "p", Outcome: ginlimit.OutcomeFailed, Source: ginlimit.FromPolicy,
 			Reason: "closed", Cost: 3}}, seen)
 	})
-}
-
-// TestObserversThatPanicHoldNoSlot of any policy.
-func TestObserversThatPanicHoldNoSlot(t *testing.T) {
-	t.Parallel()
-	l := testkit.NewLocal(t, ginlimit.WithObserver(func(_ context.Context, e ginlimit.Event) {
-		if e.Name == "q" {
-			panic("observer")
-		}
-	}))
-	p, q := testkit.NewPolicy(t, l, "p", ginlimit.InFlight(1)), testkit.NewPolicy(t, l, "q", ginlimit.InFlight(1))
-	for range 3 {
-		require.PanicsWithValue(t, "observer", func() {
-			_, _ = ginlimit.ReserveAll(t.Context(), charge(p, "k", 1), charge(q, "k", 1))
-		})
-		require.Zero(t, l.Stats().Slots)
-	}
-}
-
-// TestAHandlerReservesWhatItLearnsLate: what its middleware took stays taken.
-func TestAHandlerReservesWhatItLearnsLate(t *testing.T) {
-	t.Parallel()
-	l := testkit.NewLocal(t)
-	user := testkit.NewPolicy(t, l, "user", ginlimit.PerHour(9), testkit.ByUser())
-	accounts := testkit.NewPolicy(t, l, "account", ginlimit.InFlight(1))
-	router := testkit.Serve(user.Handler(), func(c *gin.Context) {
-		for _, account := range []string{"first", "second"} { // the first one that has a slot
-			r, err := accounts.Reserve(c, account, 1)
-			assert.NoError(t, err)
-			if r.Result().Allowed {
-				defer r.Release()
-				c.String(200, account)
-				return
-			}
-		}
-		c.Status(503)
-	})
-	held := testkit.Must(accounts.Reserve(t.Context(), "first", 1))
-	require.Equal(t, "secondserved", testkit.Get(router, "/", testkit.User("k")).Body.String())
-	held.Release()
-	require.Equal(t, "firstserved", testkit.Get(router, "/", testkit.User("k")).Body.String())
-	require.Zero(t, l.Stats().Slots)
-	require.Equal(t, []int{7}, remaining(t, user))
 }

@@ -6,12 +6,10 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strconv"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/gin-gonic/gin"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
@@ -107,20 +105,6 @@ func TestReserveRefusesArguments(t *testing.T) {
 	require.NoError(t, r.Settle(t.Context(), 500), "unlimited")
 }
 
-// TestSettleAtOnce by many callers is done once.
-func TestSettleAtOnce(t *testing.T) {
-	t.Parallel()
-	e := testkit.MiniredisEngine(t, ginlimit.TokenBucket)
-	limit := ginlimit.PerDay(100)
-	r := e.Reserve(t, 50, limit)
-	var all sync.WaitGroup
-	for range 20 {
-		all.Go(func() { assert.NoError(t, r.Settle(t.Context(), 40)) })
-	}
-	all.Wait()
-	require.Equal(t, 60, e.Left(t, limit))
-}
-
 // TestSettleWithoutRedis: what was taken in this process is settled there; what was taken of Redis stays as it is.
 func TestSettleWithoutRedis(t *testing.T) {
 	t.Parallel()
@@ -161,7 +145,6 @@ func TestWithSettle(t *testing.T) {
 		"with nobody waiting": {3, 10, 97, false, func(c *gin.Context) {
 			c.Request.Context().Value(cancelKey{}).(context.CancelFunc)()
 		}},
-		"of several policies": {30, 10, 70, false, testkit.OK},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -172,16 +155,12 @@ func TestWithSettle(t *testing.T) {
 				limit, ginlimit.WithCost(func(*gin.Context) int { return row.cost }),
 				ginlimit.WithSettle(func(*gin.Context) int { return row.actual }),
 			}
-			policies := []*ginlimit.Policy{limiter.Must("x", opts...)}
-			if name == "of several policies" {
-				policies = append(policies, limiter.Must("other", append(opts, testkit.All())...))
-			}
 			router := gin.New()
 			var errs []*gin.Error
 			router.Use(func(c *gin.Context) {
 				defer func() { errs = c.Errors; _ = recover() }()
 				c.Next()
-			}, ginlimit.AllOf(policies...))
+			}, limiter.Must("x", opts...).Handler())
 			router.GET("/", row.serve)
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
@@ -190,18 +169,43 @@ func TestWithSettle(t *testing.T) {
 			req.RemoteAddr = "192.0.2.1:1"
 			router.ServeHTTP(httptest.NewRecorder(), req)
 			require.Equal(t, row.fails, len(errs) > 0, errs)
-			keys := []string{ginlimit.Key("x", "192.0.2.1")}
-			if name == "of several policies" {
-				keys = append(keys, ginlimit.Key("other", "all"))
-			}
-			for _, key := range keys {
-				require.Equal(t, row.left, testkit.Must(limiter.Peek(t.Context(), key, limit)).Remaining, key)
-			}
+			require.Equal(t, row.left, testkit.Must(limiter.Peek(t.Context(), ginlimit.Key("x", "192.0.2.1"), limit)).Remaining)
 		})
 	}
 }
 
 type cancelKey struct{}
+
+// TestARequestSettlesUnderThePlanThatItBeganWith, and the new plan keeps the bucket.
+func TestARequestSettlesUnderThePlanThatItBeganWith(t *testing.T) {
+	for name, row := range map[string]struct {
+		used   int
+		plan   []ginlimit.Limit
+		left   int
+		inHour int // of 100 an hour
+	}{
+		"more, of a smaller plan":   {50, []ginlimit.Limit{ginlimit.PerHour(50)}, 25, 50},
+		"less, of a larger plan":    {0, []ginlimit.Limit{ginlimit.PerHour(200)}, 200, 100},
+		"more, of another period":   {50, []ginlimit.Limit{ginlimit.PerDay(10)}, 10, 50},
+		"less, of another period":   {3, []ginlimit.Limit{ginlimit.PerDay(10)}, 10, 97},
+		"more, of an unlimited one": {50, []ginlimit.Limit{{Rate: -1}}, math.MaxInt, 50},
+		"less, of none":             {0, []ginlimit.Limit{ginlimit.PerHour(0)}, 0, 100},
+	} {
+		t.Run(name, func(t *testing.T) {
+			testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
+				plan := []ginlimit.Limit{ginlimit.PerHour(100)}
+				p := counts(t, b, ginlimit.WithCost(func(*gin.Context) int { return 10 }),
+					ginlimit.WithSettle(func(*gin.Context) int { return row.used }),
+					ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) { return plan, nil }))
+				p.during = func() { plan = row.plan }
+				p.wants(t, "alice", 200)
+				p.left(t, "alice", row.left)
+				plan = []ginlimit.Limit{ginlimit.PerHour(100)}
+				p.left(t, "alice", row.inHour)
+			})
+		})
+	}
+}
 
 // TestFloor: a policy with a floor stops where the one that it was derived from goes on.
 func TestFloor(t *testing.T) {
@@ -247,50 +251,6 @@ func TestFloor(t *testing.T) {
 				allow(batch, true, 0)
 				allow(people, true, 3)
 			})
-		}
-	}
-}
-
-// TestSettleTakesOfTheFloor: a floor keeps tokens from being taken, not from being charged for what was used.
-func TestSettleTakesOfTheFloor(t *testing.T) {
-	testkit.OnEveryAlgorithm(t, func(t *testing.T, e testkit.Engine) {
-		limit := ginlimit.PerDay(100).WithAlgorithm(e.Algorithm)
-		people := testkit.NewPolicy(t, e.Limiter, "x", limit)
-		batch := testkit.Derive(t, people, ginlimit.WithFloor(80))
-		r := testkit.Must(batch.Reserve(t.Context(), "c", 5))
-		require.True(t, r.Result().Allowed)
-		testkit.Must(people.AllowN(t.Context(), "c", 45))
-		require.NoError(t, r.Settle(t.Context(), 25))
-		left := testkit.Must(people.Peek(t.Context(), "c"))
-		require.Equal(t, 30, left.Remaining)
-
-		require.NoError(t, batch.Block(t.Context(), "c", time.Hour))
-		blocked := testkit.Must(people.Allow(t.Context(), "c"))
-		e.RequireDuration(t, time.Hour, blocked.RetryAfter)
-		require.NoError(t, people.Reset(t.Context(), "c"))
-		left = testkit.Must(batch.Peek(t.Context(), "c"))
-		require.Equal(t, 20, left.Remaining)
-	})
-}
-
-// TestFloorIsChecked at construction; of a client's own limits that hold no more, it prohibits.
-func TestFloorIsChecked(t *testing.T) {
-	t.Parallel()
-	limiter := testkit.NewLocal(t)
-	for floor, ok := range map[int]bool{-1: false, 0: true, 9: true, 10: false, math.MaxInt: false} {
-		_, err := limiter.Policy(strconv.Itoa(floor), ginlimit.PerHour(10), ginlimit.WithFloor(floor))
-		require.Equal(t, ok, err == nil, "%d: %v", floor, err)
-	}
-	p := testkit.NewPolicy(t, limiter, "own", ginlimit.WithFloor(10),
-		ginlimit.WithLimitFunc(func(_ context.Context, client string) ([]ginlimit.Limit, error) {
-			n, err := strconv.Atoi(client)
-			return []ginlimit.Limit{ginlimit.PerHour(n)}, err
-		}))
-	for client, allowed := range map[string]bool{"9": false, "10": false, "11": true, "-1": true} {
-		r := testkit.Must(p.Allow(t.Context(), client))
-		require.Equal(t, allowed, r.Allowed, client)
-		if !allowed {
-			require.Negative(t, r.RetryAfter)
 		}
 	}
 }

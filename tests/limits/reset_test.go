@@ -1,18 +1,13 @@
 package limits_test
 
 import (
-	"context"
 	"fmt"
 	"math/rand/v2"
-	"net/http"
-	"net/http/httptest"
 	"slices"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/gin-gonic/gin"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
@@ -20,15 +15,19 @@ import (
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
-// TestResetHealsSlotsThatCannotBeRead, on miniredis.
-func TestResetHealsSlotsThatCannotBeRead(t *testing.T) {
-	t.Parallel()
-	rdb, _ := testkit.NewMiniredis(t)
-	resetHealsSlots(t, rdb)
+// onServers runs a test on miniredis and on a redis-server.
+func onServers(t *testing.T, test func(t *testing.T, rdb *redis.Client)) {
+	testkit.OnEveryEngine(t, func(t *testing.T, e testkit.Engine) {
+		if e.Rdb != nil {
+			test(t, e.Rdb)
+		}
+	})
 }
 
-// resetHealsSlots has a Reset end what is wrong with the key of slots. Those that are held stay held, where the key
-// still says so.
+// TestResetHealsSlotsThatCannotBeRead: a Reset ends what is wrong with the key of slots. Those that are held stay held,
+// where the key still says so.
+func TestResetHealsSlotsThatCannotBeRead(t *testing.T) { onServers(t, resetHealsSlots) }
+
 func resetHealsSlots(t *testing.T, rdb *redis.Client) {
 	const key = "ginlimit:{api|alice}:slots"
 	for _, limits := range [][]ginlimit.PolicyOption{
@@ -65,15 +64,10 @@ func resetHealsSlots(t *testing.T, rdb *redis.Client) {
 	}
 }
 
-// TestResetHealsSharesThatCannotBeRead, on miniredis.
-func TestResetHealsSharesThatCannotBeRead(t *testing.T) {
-	t.Parallel()
-	rdb, _ := testkit.NewMiniredis(t)
-	resetHealsShares(t, rdb)
-}
+// TestResetHealsSharesThatCannotBeRead: a Reset of a tenant or of all ends what is wrong with each of the keys of a
+// shared policy. A tenant's Reset leaves what others hold, if that can be read.
+func TestResetHealsSharesThatCannotBeRead(t *testing.T) { onServers(t, resetHealsShares) }
 
-// resetHealsShares has a Reset of a tenant or of all end what is wrong with each of the keys of a shared policy. A
-// tenant's Reset leaves what others hold, if that can be read.
 func resetHealsShares(t *testing.T, rdb *redis.Client) {
 	p := testkit.NewPolicy(t, testkit.NewLimiter(t, rdb, testkit.Patient(), ginlimit.WithDenyCache(0),
 		ginlimit.WithFailureMode(ginlimit.FailClosed)), "shared", ginlimit.PerDay(1000), ginlimit.WithShares(unusedTenant))
@@ -110,23 +104,6 @@ func resetHealsShares(t *testing.T, rdb *redis.Client) {
 	}
 }
 
-// TestARefundThatFailsChangesNothing: a value that is no record stands where the second limit's
-// record would, and none of the limits is changed. A Reset removes it.
-func TestARefundThatFailsChangesNothing(t *testing.T) {
-	t.Parallel()
-	rdb, _ := testkit.NewMiniredis(t)
-	p := testkit.NewPolicy(t, testkit.NewLimiter(t, rdb), "api", ginlimit.PerMinute(10), ginlimit.PerHour(20))
-	r := testkit.Must(p.AllowN(t.Context(), "alice", 7))
-	require.Equal(t, 3, r.Remaining)
-	require.NoError(t, rdb.RPush(t.Context(), "ginlimit:{api|alice}:h:back", "x").Err())
-	require.ErrorIs(t, p.Refund(t.Context(), "alice", 2), ginlimit.ErrUnavailable)
-	r = testkit.Must(p.Peek(t.Context(), "alice"))
-	require.Equal(t, 3, r.Remaining)
-	require.NoError(t, p.Reset(t.Context(), "alice"))
-	r = testkit.Must(p.Peek(t.Context(), "alice"))
-	require.Equal(t, 10, r.Remaining)
-}
-
 // TestReturnedTokensEqualModel settles some of many reservations, in any order, while others take, and Refunds and
 // Blocks come in between.
 func TestReturnedTokensEqualModel(t *testing.T) {
@@ -142,90 +119,6 @@ func TestReturnedTokensEqualModel(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) { followReturns(t, testkit.LocalEngine(t, a), seed, testkit.Steps(8000)) })
 			})
 		}
-	}
-}
-
-// taker takes tokens by requests that go on until their tokens are given back, or until the test ends.
-type taker struct {
-	algorithm ginlimit.Algorithm
-	open      sync.WaitGroup
-	ended     chan struct{} // closed at the end of the test
-	router    http.Handler
-}
-
-func newTaker(t *testing.T, e testkit.Engine) *taker {
-	k := &taker{algorithm: e.Algorithm, ended: make(chan struct{})}
-	k.serve(e.Limiter)
-	t.Cleanup(func() {
-		close(k.ended)
-		k.open.Wait()
-	})
-	return k
-}
-
-// clientOfTaker is the key under which a taker counts a client, for the methods of its limiter.
-func clientOfTaker(client string) string { return ginlimit.Key("taken", client) }
-
-// takenRequest is what a request of a taker has: its cost, where its result goes, and when it ends.
-type takenRequest struct {
-	client string
-	n      int
-	result chan ginlimit.Result
-	back   chan struct{} // closed if the tokens are given back
-}
-
-type takenKey struct{}
-
-func requestOf(c *gin.Context) *takenRequest {
-	return c.Request.Context().Value(takenKey{}).(*takenRequest)
-}
-
-// serve makes the handler, which finds the limits in a request's context.
-func (k *taker) serve(l *testkit.Limiter) {
-	r := gin.New()
-	_ = r.SetTrustedProxies(nil)
-	r.GET("/", l.Handler("taken", testkit.LimitsOfContext(),
-		ginlimit.WithKey(func(c *gin.Context) (string, error) { return requestOf(c).client, nil }),
-		ginlimit.WithCost(func(c *gin.Context) int { return requestOf(c).n }),
-		ginlimit.WithRefund(func(c *gin.Context) bool {
-			select {
-			case <-requestOf(c).back:
-				return true
-			default:
-				return false
-			}
-		}),
-		ginlimit.WithDeniedHandler(func(c *gin.Context, r ginlimit.Result) { requestOf(c).result <- r }),
-		ginlimit.WithErrorHandler(func(c *gin.Context, err error) { panic(err) }),
-	), func(c *gin.Context) {
-		r, _ := ginlimit.FromContext(c)
-		requestOf(c).result <- r
-		select {
-		case <-requestOf(c).back:
-		case <-k.ended:
-		}
-	})
-	k.router = r
-}
-
-// take takes n tokens, and returns how they are given back.
-func (k *taker) take(client string, n int, limits ...ginlimit.Limit) (ginlimit.Result, func()) {
-	request := &takenRequest{client: client, n: n, result: make(chan ginlimit.Result, 1), back: make(chan struct{})}
-	limits = slices.Clone(limits)
-	for i := range limits {
-		limits[i].Algorithm = k.algorithm
-	}
-	done := make(chan struct{})
-	k.open.Go(func() {
-		defer close(done)
-		req := httptest.NewRequest(http.MethodGet, "/", nil)
-		ctx := context.WithValue(testkit.WithLimits(req.Context(), limits...), takenKey{}, request)
-		k.router.ServeHTTP(httptest.NewRecorder(), req.WithContext(ctx))
-	})
-	result := <-request.result
-	return result, func() {
-		close(request.back)
-		<-done
 	}
 }
 
@@ -295,55 +188,29 @@ func followReturns(t *testing.T, e testkit.Engine, seed uint64, steps int) {
 // TestAReturnFindsItsTokens among those that others have taken before and since. With very many on both sides
 // Redis gives back the oldest, so that no script takes long.
 func TestAReturnFindsItsTokens(t *testing.T) {
-	for _, row := range []struct{ earlier, later int }{{0, 1}, {1, 1100}, {501, 500}, {501, 501}} {
+	for _, row := range []struct{ earlier, later int }{{0, 1}, {1, 1100}, {501, 501}} {
 		t.Run(fmt.Sprint(row.earlier, row.later), func(t *testing.T) {
 			testkit.OnEveryEngineOf(t, ginlimit.SlidingWindow, func(t *testing.T, e testkit.Engine) {
-				limit, takes := ginlimit.PerHour(100_000), newTaker(t, e)
-				key := clientOfTaker("k")
+				limit := ginlimit.PerHour(100_000)
 				others := func(n int) {
 					for range n {
-						testkit.Must(e.Limiter.AllowN(t.Context(), key, 2, limit))
+						e.AllowN(t, 2, limit)
 						e.Advance(time.Millisecond)
 					}
 				}
-				left := func() int {
-					r := testkit.Must(e.Limiter.Peek(t.Context(), key, limit))
-					return 100_000 - r.Remaining
-				}
 				others(row.earlier)
-				_, back := takes.take("k", 501, limit)
-				_, part := takes.take("k", 2, limit) // perhaps in the same millisecond
+				all, part := e.Reserve(t, 501, limit), e.Reserve(t, 2, limit) // perhaps in the same millisecond
 				e.Advance(time.Millisecond)
 				others(row.later)
 				taken := 2 * (row.earlier + row.later)
-				require.Equal(t, taken+503, left())
-				back()
-				require.Equal(t, taken+2, left())
-				part()
-				require.Equal(t, taken, left())
+				require.Equal(t, 100_000-taken-503, e.Left(t, limit))
+				require.NoError(t, all.Cancel(t.Context()))
+				require.Equal(t, 100_000-taken-2, e.Left(t, limit))
+				require.NoError(t, part.Cancel(t.Context()))
+				require.Equal(t, 100_000-taken, e.Left(t, limit))
 				others(1)
-				require.Equal(t, taken+2, left())
+				require.Equal(t, 100_000-taken-2, e.Left(t, limit))
 			})
 		})
 	}
-}
-
-// TestNothingIsReturnedThatMayHaveLeft: a window of a few milliseconds may have ended, and another one begun, before
-// Redis gives back.
-func TestNothingIsReturnedThatMayHaveLeft(t *testing.T) {
-	testkit.OnEveryWindow(t, func(t *testing.T, e testkit.Engine) {
-		if e.Rdb == nil {
-			return // the process knows
-		}
-		limit := ginlimit.Limit{Rate: 3, Period: 20 * time.Millisecond}
-		key, takes := clientOfTaker("k"), newTaker(t, e)
-		_, back := takes.take("k", 1, limit)
-		e.Advance(limit.Period)
-		takes.take("k", 1, limit)
-		before := e.Found(t, key, limit)
-		back()
-		if e.Frozen {
-			require.Equal(t, before, e.Found(t, key, limit))
-		}
-	})
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"math"
 	"net/http"
-	"net/netip"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -30,58 +29,29 @@ func TestSourceNames(t *testing.T) {
 func TestResultIsNamed(t *testing.T) {
 	t.Parallel()
 	type options = []ginlimit.PolicyOption
-	never := func(*gin.Context) bool { return true }
+	hour, day, dry := ginlimit.PerHour(1), ginlimit.PerDay(2), ginlimit.WithDryRun()
 	for name, row := range map[string]struct {
-		name string
-		opts options
-		all  options  // of another policy, for everybody; without any there is none
-		want []string // of each request
+		own, all options  // of a policy, and of another one for everybody, if there is one
+		want     []string // of each request
 	}{
-		"a policy":       {"login", options{ginlimit.PerDay(1)}, nil, []string{"login", "login", "login"}},
-		"several limits": {"api", options{ginlimit.PerDay(3), ginlimit.PerHour(1)}, nil, []string{"api", "api"}},
-		"limits of the client": {"plan", options{testkit.LimitsFrom(ginlimit.PerDay(1))}, nil,
-			[]string{"plan", "plan"}},
-		"prohibited": {"closed", options{ginlimit.PerDay(0)}, nil, []string{"closed"}},
-		"unlimited":  {"open", options{ginlimit.Unlimited()}, nil, []string{"open"}},
-		"skipped":    {"skipped", options{ginlimit.PerDay(1), ginlimit.WithSkip(never)}, nil, []string{"skipped"}},
-		"an address that is denied": {"listed", options{ginlimit.PerDay(1),
-			ginlimit.WithDenyList(netip.MustParsePrefix("0.0.0.0/0"))}, nil, []string{"listed"}},
-		"dry run": {"dry", options{ginlimit.PerDay(1), ginlimit.WithDryRun()}, nil, []string{"dry", "dry"}},
-		"another policy that is closer": {"own", options{ginlimit.PerDay(3)}, options{ginlimit.PerDay(2)},
+		"a policy":                   {options{ginlimit.PerDay(3), hour}, nil, []string{"own", "own"}},
+		"prohibited":                 {options{ginlimit.PerDay(0)}, nil, []string{"own"}},
+		"unlimited":                  {options{ginlimit.Unlimited()}, nil, []string{"own"}},
+		"dry run":                    {options{hour, dry}, nil, []string{"own", "own"}},
+		"another one that is closer": {options{ginlimit.PerDay(3)}, options{day}, []string{"all", "all", "all"}},
+		"another one that is not":    {options{day}, options{ginlimit.PerDay(3)}, []string{"own", "own", "own"}},
+		"another one that prohibits": {options{day}, options{ginlimit.PerDay(0)}, []string{"all"}},
+		"a limit of another one": {options{ginlimit.PerHour(5)}, options{ginlimit.PerHour(9), day},
 			[]string{"all", "all", "all"}},
-		"another policy that is not": {"own", options{ginlimit.PerDay(2)}, options{ginlimit.PerDay(3)},
-			[]string{"own", "own", "own"}},
-		"another policy that prohibits": {"own", options{ginlimit.PerDay(2)}, options{ginlimit.PerDay(0)}, []string{"all"}},
-		"the second limit of another policy": {"own", options{ginlimit.PerDay(5)},
-			options{ginlimit.PerDay(9), ginlimit.PerHour(2)}, []string{"all", "all", "all"}},
-		"another policy, in a dry run": {"own", options{ginlimit.PerDay(2)},
-			options{ginlimit.PerDay(1), ginlimit.WithDryRun()}, []string{"all", "all", "own"}},
+		"another one, in a dry run": {options{day}, options{hour, dry}, []string{"all", "all", "own"}},
 	} {
-		for engine, make := range map[string]func(*testing.T) *testkit.Limiter{
-			"miniredis": func(t *testing.T) *testkit.Limiter {
-				rdb, _ := testkit.NewMiniredis(t)
-				return testkit.NewLimiter(t, rdb)
-			},
-			"remembering denials": func(t *testing.T) *testkit.Limiter {
-				rdb, _ := testkit.NewMiniredis(t)
-				return testkit.NewLimiter(t, rdb, testkit.RemembersDenials())
-			},
-			"in the process": func(t *testing.T) *testkit.Limiter { return testkit.NewLocal(t) },
-			"without Redis":  func(t *testing.T) *testkit.Limiter { return testkit.WithoutRedis(t) },
-			"without Redis, shared": func(t *testing.T) *testkit.Limiter {
-				return testkit.WithoutRedis(t, ginlimit.WithReplicas(1_000_000))
-			},
-		} {
-			if engine == "without Redis, shared" && row.all != nil {
-				continue // of equal shares, none is closer
-			}
-			t.Run(name+", "+engine, func(t *testing.T) {
-				t.Parallel()
+		t.Run(name, func(t *testing.T) {
+			testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
 				var found, denied ginlimit.Result
-				l, look := make(t), ginlimit.WithDeniedHandler(func(_ *gin.Context, r ginlimit.Result) { denied = r })
-				policies := []*ginlimit.Policy{l.Must(row.name, append(options{testkit.ByUser(), look}, row.opts...)...)}
+				look := ginlimit.WithDeniedHandler(func(_ *gin.Context, r ginlimit.Result) { denied = r })
+				policies := []*ginlimit.Policy{b.Limiter.Must("own", append(options{testkit.ByUser(), look}, row.own...)...)}
 				if row.all != nil {
-					policies = append(policies, l.Must("all", append(options{testkit.All(), look}, row.all...)...))
+					policies = append(policies, b.Limiter.Must("all", append(options{testkit.All(), look}, row.all...)...))
 				}
 				find := func(c *gin.Context) { c.Next(); found, _ = ginlimit.FromContext(c) }
 				r := testkit.Serve(find, ginlimit.AllOf(policies...))
@@ -93,29 +63,8 @@ func TestResultIsNamed(t *testing.T) {
 					}
 				}
 			})
-		}
+		})
 	}
-	t.Run("methods", func(t *testing.T) {
-		t.Parallel()
-		limiter := testkit.NewLocal(t)
-		p := testkit.NewPolicy(t, limiter, "named", ginlimit.PerDay(3))
-		for i := range 5 {
-			for _, method := range []func() (ginlimit.Result, error){
-				func() (ginlimit.Result, error) { return p.Allow(t.Context(), "k") },
-				func() (ginlimit.Result, error) { return p.Peek(t.Context(), "k") },
-				func() (ginlimit.Result, error) { return p.AllowUpTo(t.Context(), "k", 1) },
-			} {
-				require.Equal(t, "named", testkit.Must(method()).Name, i)
-			}
-		}
-		for _, limit := range []ginlimit.Limit{ginlimit.PerDay(0), ginlimit.PerDay(-1)} {
-			r := testkit.Must(testkit.NewPolicy(t, limiter, limit.String(), limit).Peek(t.Context(), "k"))
-			require.Equal(t, limit.String(), r.Name)
-		}
-		r, err := p.Allow(t.Context(), "")
-		require.Error(t, err)
-		require.Zero(t, r)
-	})
 }
 
 // row is a row of a status. Its durations may be off by a second; a retry below 0 is never.
@@ -306,32 +255,4 @@ func TestStatusIsOneCall(t *testing.T) {
 		testkit.Must(testkit.NewPolicy(t, l, "free", ginlimit.Unlimited()).Status(t.Context(), "alice"))
 		require.Equal(t, before, calls.Load(), "nothing is counted")
 	})
-}
-
-// TestStatusErrors are those of Allow.
-func TestStatusErrors(t *testing.T) {
-	t.Parallel()
-	l := testkit.NewLocal(t)
-	failing := testkit.NewPolicy(t, l, "plan", ginlimit.WithKey(func(*gin.Context) (string, error) { return "", nil }),
-		ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) {
-			return nil, ginlimit.ErrUnknownClient
-		}))
-	_, err := failing.Status(t.Context(), "alice")
-	require.ErrorIs(t, err, ginlimit.ErrUnknownClient)
-	p := testkit.NewPolicy(t, l, "api", ginlimit.PerHour(1))
-	_, err = p.Status(t.Context(), "")
-	require.ErrorIs(t, err, ginlimit.ErrNoKey)
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	_, err = p.Status(ctx, "alice")
-	require.ErrorIs(t, err, context.Canceled)
-	for _, none := range []*ginlimit.Policy{nil, new(ginlimit.Policy)} {
-		_, err = none.Status(t.Context(), "alice")
-		require.ErrorIs(t, err, ginlimit.ErrInvalidArgument)
-	}
-	require.NoError(t, l.Close())
-	for _, limit := range []ginlimit.Limit{ginlimit.PerHour(1), ginlimit.Unlimited()} {
-		_, err = testkit.NewPolicy(t, l, limit.String(), limit).Status(t.Context(), "alice")
-		require.ErrorIs(t, err, ginlimit.ErrClosed)
-	}
 }

@@ -85,72 +85,6 @@ func TestSharesOfTwoPolicies(t *testing.T) {
 	})
 }
 
-// TestWhatATenantSettlesIsItsOwn: what its request did not use, and what it used beyond its estimate.
-func TestWhatATenantSettlesIsItsOwn(t *testing.T) {
-	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
-		used := 1
-		p := shared(t, b, ginlimit.PerHour(16), ginlimit.WithCost(func(*gin.Context) int { return 4 }),
-			ginlimit.WithSettle(func(*gin.Context) int { return used }))
-		p.asks(t, "a", 200)
-		p.may(t, "a", 7) // it holds 1, and 8 with 7 more, of which 8 are free
-		p.may(t, "b", 8) // of the 15 that are free
-		used = 6
-		p.asks(t, "a", 200)
-		p.may(t, "a", 1) // it holds 7, and 9 are free
-		p.may(t, "b", 5)
-	})
-}
-
-// TestWhatATenantGivesBackIsItsOwn: a refunded request, and a Refund by hand. What is more than the tenant
-// holds comes from all others.
-func TestWhatATenantGivesBackIsItsOwn(t *testing.T) {
-	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
-		fails := true
-		p := shared(t, b, ginlimit.PerHour(8), ginlimit.WithRefund(func(*gin.Context) bool { return fails }))
-		p.asks(t, "a", 200)
-		p.may(t, "a", 4)
-		fails = false
-		p.asks(t, "a", 200, 200)
-		p.asks(t, "b", 200, 200)
-		p.may(t, "a", 1)
-		testkit.RequireMade(t, p.Share("a", 1).Refund(t.Context(), "model", 1))
-		p.may(t, "a", 2)
-		p.may(t, "b", 2)
-		testkit.RequireMade(t, p.Share("a", 1).Refund(t.Context(), "model", 2))
-		p.may(t, "a", 4) // one of them was b's: 7 are free
-		p.may(t, "b", 3)
-	})
-}
-
-// TestAResetOfATenantVoidsItsReservations, also right after another one: what they would give back is another tenant's.
-func TestAResetOfATenantVoidsItsReservations(t *testing.T) {
-	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
-		limit := ginlimit.PerHour(1000)
-		p := testkit.NewPolicy(t, b.Limiter, "p", limit, sharesBy())
-		one, other := p.Share("a", 1), p.Share("b", 1)
-		testkit.RequireMade(t, one.Reset(t.Context(), "model"))
-		r := testkit.Must(one.Reserve(t.Context(), "model", 400))
-		require.True(t, r.Result().Allowed)
-		testkit.RequireMade(t, one.Reset(t.Context(), "model"))
-		for _, n := range []int{400, 50} {
-			require.True(t, testkit.Must(other.AllowN(t.Context(), "model", n)).Allowed)
-		}
-		testkit.RequireMade(t, r.Cancel(t.Context()))
-		require.Equal(t, 550/2, testkit.Must(p.Share("c", 1).Peek(t.Context(), "model")).Remaining)
-	})
-}
-
-// TestASharedPolicyHasNoBlock, neither of a tenant nor of all.
-func TestASharedPolicyHasNoBlock(t *testing.T) {
-	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
-		p := testkit.NewPolicy(t, b.Limiter, "p", ginlimit.PerHour(8), sharesBy())
-		err := p.Share("a", 1).Block(t.Context(), "model", time.Hour)
-		require.ErrorIs(t, err, ginlimit.ErrInvalidArgument)
-		require.ErrorContains(t, err, "block one beside it in AllOf")
-		require.ErrorIs(t, p.Block(t.Context(), "model", time.Hour), ginlimit.ErrInvalidArgument)
-	})
-}
-
 // TestAResetOfAllTenants is what Reset without Share is: nobody holds anything, and no reservation from before gives
 // anything back. So does one tenant's Reset void the reservations of all.
 func TestAResetOfAllTenants(t *testing.T) {
@@ -250,27 +184,5 @@ func TestADenialOfAShareIsRemembered(t *testing.T) {
 		p.asks(t, "a", 429)
 		require.NoError(t, p.Share("a", 1).Refund(t.Context(), "model", 1))
 		p.asks(t, "a", 200)
-	})
-}
-
-// TestSharesInAnOutage: each process decides by the same rule on its share of the limit. Who holds what
-// is another matter there than in Redis.
-func TestSharesInAnOutage(t *testing.T) {
-	t.Parallel()
-	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-		l := failingLocal(t, b, ginlimit.WithReplicas(2))
-		p := shared(t, testkit.Backend{Limiter: l}, ginlimit.PerHour(16))
-		p.asks(t, "a", 200, 200, 200, 200, 200, 200, 200, 200, 429)
-		require.Equal(t, ginlimit.FromRedis, p.found.Source)
-		loseRedis(t, b, l)
-		p.asks(t, "a", 200, 200, 200, 200, 429) // of 8
-		require.Equal(t, ginlimit.FromLocal, p.found.Source)
-		require.Equal(t, ginlimit.CauseShare, p.found.Cause)
-		p.asks(t, "b", 200, 200, 429)
-		require.Equal(t, ginlimit.CauseShare, p.found.Cause)
-		findRedis(t, b, l)
-		p.asks(t, "a", 429)
-		p.asks(t, "b", 200)
-		require.Equal(t, ginlimit.FromRedis, p.found.Source)
 	})
 }

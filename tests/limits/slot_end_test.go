@@ -6,13 +6,11 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/gin-gonic/gin"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
@@ -54,11 +52,9 @@ func TestSlotsOutliveNoPanic(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			l := testkit.Must(ginlimit.NewLocal(opts...))
-			p := testkit.Must(l.Policy("api", ginlimit.InFlight(1),
-				ginlimit.WithKey(func(*gin.Context) (string, error) { return "alice", nil })))
-			router := gin.New()
-			router.GET("/", p.Handler())
-			require.Panics(t, func() { router.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil)) })
+			p := testkit.Must(l.Policy("api", ginlimit.InFlight(1), testkit.All()))
+			router := testkit.Serve(p.Handler())
+			require.Panics(t, func() { testkit.Get(router, "/") })
 			require.Zero(t, l.Stats().Slots)
 			if name == "observer" {
 				require.Panics(t, func() { _, _ = p.Reserve(t.Context(), "alice", 1) })

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"slices"
 	"sync"
 	"testing"
@@ -58,44 +57,6 @@ func TestSlotQueue(t *testing.T) {
 		require.ErrorIs(t, testkit.Err(p.Reserve(ctx, "alice", 1)), context.DeadlineExceeded)
 		holds.Release()
 		require.True(t, testkit.Reserve(t, p).Result().Allowed, "who waits for a slot is not banned")
-	})
-}
-
-// TestWhoWaitsForNoSlot has requests not be kept waiting: one that is free, one of a dry run, and one that is banned.
-func TestWhoWaitsForNoSlot(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		l := testkit.Must(ginlimit.NewLocal())
-		alice := ginlimit.WithKey(func(*gin.Context) (string, error) { return "alice", nil })
-		hasty := testkit.Must(l.Policy("api", ginlimit.PerHour(3), alice, ginlimit.InFlight(1),
-			ginlimit.WithBan(time.Hour, time.Hour)))
-		p := testkit.Derive(t, hasty, ginlimit.WithQueue(1, time.Hour))
-		router := gin.New()
-		router.GET("/free", testkit.Derive(t, p, ginlimit.WithCost(func(*gin.Context) int { return 0 })).Handler())
-		router.GET("/dry", testkit.Derive(t, p, ginlimit.WithDryRun()).Handler())
-		router.GET("/", p.Handler())
-		get := func(path string) *httptest.ResponseRecorder {
-			w := httptest.NewRecorder()
-			router.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
-			return w
-		}
-		holds := testkit.Reserve(t, p)
-		go func() {
-			slot, err := p.Reserve(context.Background(), "alice", 1)
-			assert.NoError(t, err)
-			slot.Release()
-		}()
-		synctest.Wait()
-		start := time.Now()
-		require.Equal(t, http.StatusOK, get("/free").Code)
-		require.Equal(t, http.StatusOK, get("/dry").Code)
-		require.Equal(t, "1", get("/").Header().Get("Retry-After"), "the queue is full")
-		require.Zero(t, time.Since(start))
-		require.False(t, testkit.Reserve(t, hasty).Result().Allowed)
-		require.Equal(t, "3600", get("/").Header().Get("Retry-After"), "it is banned")
-		require.Zero(t, time.Since(start))
-		holds.Release()
-		synctest.Wait()
 	})
 }
 
@@ -221,5 +182,34 @@ func TestCallersOfOneBatchLeaveASlotToAProcessThatWaits(t *testing.T) {
 		}
 		all.Wait()
 		require.Equal(t, slots, admitted)
+	})
+}
+
+// TestWhoWaitsForNoSlot has requests not be kept waiting: one that is free, one of a dry run, and one that is banned.
+func TestWhoWaitsForNoSlot(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := testkit.Must(ginlimit.NewLocal())
+		alice := ginlimit.WithKey(func(*gin.Context) (string, error) { return "alice", nil })
+		hasty := testkit.Must(l.Policy("api", ginlimit.PerHour(3), alice, ginlimit.InFlight(1),
+			ginlimit.WithBan(time.Hour, time.Hour)))
+		p := testkit.Derive(t, hasty, ginlimit.WithQueue(1, time.Hour))
+		router := gin.New()
+		router.GET("/free", testkit.Derive(t, p, ginlimit.WithCost(func(*gin.Context) int { return 0 })).Handler())
+		router.GET("/dry", testkit.Derive(t, p, ginlimit.WithDryRun()).Handler())
+		router.GET("/", p.Handler())
+		holds := testkit.Reserve(t, p)
+		go func() { testkit.Reserve(t, p).Release() }()
+		synctest.Wait()
+		start := time.Now()
+		require.Equal(t, http.StatusOK, testkit.Get(router, "/free").Code)
+		require.Equal(t, http.StatusOK, testkit.Get(router, "/dry").Code)
+		require.Equal(t, "1", testkit.Get(router, "/").Header().Get("Retry-After"), "the queue is full")
+		require.Zero(t, time.Since(start))
+		require.False(t, testkit.Reserve(t, hasty).Result().Allowed)
+		require.Equal(t, "3600", testkit.Get(router, "/").Header().Get("Retry-After"), "it is banned")
+		require.Zero(t, time.Since(start))
+		holds.Release()
+		synctest.Wait()
 	})
 }

@@ -22,13 +22,11 @@ import (
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
-// slotPolicy returns a policy with three slots on a server.
-func slotPolicy(t testing.TB, rdb redis.UniversalClient, opts ...ginlimit.LimiterOption) *ginlimit.Policy {
+// slotPolicy returns a policy with n slots on a server.
+func slotPolicy(t testing.TB, rdb redis.UniversalClient, n int) *ginlimit.Policy {
 	t.Helper()
-	limiter := testkit.NewLimiter(t, rdb,
-		append([]ginlimit.LimiterOption{testkit.Patient(), ginlimit.WithFailureMode(ginlimit.FailClosed)}, opts...)...)
-	p := testkit.Must(limiter.Policy("api", ginlimit.InFlight(3)))
-	return p
+	limiter := testkit.NewLimiter(t, rdb, testkit.Patient(), ginlimit.WithFailureMode(ginlimit.FailClosed))
+	return testkit.NewPolicy(t, limiter, "api", ginlimit.InFlight(n))
 }
 
 // slotHolder names the environment variable with the server's address, by which the test's program
@@ -41,7 +39,7 @@ func TestHoldSlots(t *testing.T) {
 	if addr == "" {
 		return // it is only for that
 	}
-	p := slotPolicy(t, redis.NewClient(&redis.Options{Addr: addr}))
+	p := slotPolicy(t, redis.NewClient(&redis.Options{Addr: addr}), 3)
 	for range 3 {
 		fmt.Println("slot", testkit.Reserve(t, p).Result().Allowed)
 	}
@@ -76,7 +74,7 @@ func holdSlots(t *testing.T, addr string) *os.Process {
 func TestKilledProcessFreesItsSlots(t *testing.T) {
 	t.Parallel()
 	addr := testkit.StartRedis(t)
-	p := slotPolicy(t, testkit.Connect(t, addr))
+	p := slotPolicy(t, testkit.Connect(t, addr), 3)
 	process := holdSlots(t, addr)
 	deniedFor := func(d time.Duration) {
 		t.Helper()
@@ -122,7 +120,7 @@ func TestSlotsWhileRedisIsLost(t *testing.T) {
 	limiter := testkit.NewLimiter(t, testkit.Connect(t, addr), ginlimit.WithReplicas(2),
 		testkit.Patient(), ginlimit.WithFailureMode(ginlimit.FailLocal))
 	p := testkit.Must(limiter.Policy("api", ginlimit.InFlight(4)))
-	other := slotPolicyOf(t, addr, 4)
+	other := slotPolicy(t, testkit.Connect(t, addr), 4)
 	before := testkit.Reserve(t, p)
 	require.Equal(t, ginlimit.FromRedis, before.Result().Source)
 	require.NoError(t, process.Kill())
@@ -156,14 +154,6 @@ func TestSlotsWhileRedisIsLost(t *testing.T) {
 		res, err := other.Peek(t.Context(), "alice")
 		return err == nil && res.Remaining == 4
 	}, 40*time.Second, 20*time.Millisecond)
-}
-
-func slotPolicyOf(t testing.TB, addr string, n int) *ginlimit.Policy {
-	t.Helper()
-	limiter := testkit.NewLimiter(t, testkit.Connect(t, addr), testkit.Patient(),
-		ginlimit.WithFailureMode(ginlimit.FailClosed))
-	p := testkit.Must(limiter.Policy("api", ginlimit.InFlight(n)))
-	return p
 }
 
 // TestSlotsAreNeverPassed has many callers of several processes take slots, with limits of every
@@ -235,7 +225,7 @@ func TestSlotsWhileRedisIsFull(t *testing.T) {
 			}
 			var all []*ginlimit.Policy
 			for range 4 {
-				all = append(all, slotPolicy(t, testkit.Connect(t, addr)))
+				all = append(all, slotPolicy(t, testkit.Connect(t, addr), 3))
 			}
 			require.True(t, testkit.Reserve(t, all[0]).Result().Allowed)
 			inFlight, full := 1, atomic.Int64{}
@@ -298,7 +288,7 @@ func setClockBack(t *testing.T, rdb *redis.Client, d time.Duration) {
 func TestSlotsAfterRedisClockIsSetBack(t *testing.T) {
 	t.Parallel()
 	rdb := testkit.Connect(t, testkit.StartRedis(t))
-	first := slotPolicy(t, rdb)
+	first := slotPolicy(t, rdb, 3)
 	second := testkit.Must(testkit.NewLimiter(t, rdb, testkit.Patient(), ginlimit.WithFailureMode(ginlimit.FailClosed)).
 		Policy("api", ginlimit.InFlight(3), ginlimit.WithQueue(1, time.Minute)))
 	testkit.Reserve(t, first)

@@ -1,7 +1,6 @@
 package limits_test
 
 import (
-	"context"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -78,21 +77,16 @@ func TestRequestsHoldSlots(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				l := testkit.Must(ginlimit.NewLocal())
 				began, finish := make(chan struct{}), make(chan struct{})
-				router := gin.New()
-				router.Use(gin.CustomRecoveryWithWriter(nil, func(c *gin.Context, _ any) { c.AbortWithStatus(500) }))
-				router.Use(l.Handler("api", ginlimit.PerHour(100), ginlimit.InFlight(2),
-					ginlimit.WithHeaders(ginlimit.RateLimitDraft|ginlimit.XRateLimit), ginlimit.WithKey(
-						func(*gin.Context) (string, error) { return "alice", nil })))
-				router.GET("/", func(c *gin.Context) {
-					began <- struct{}{}
-					<-finish
-					end(c)
-				})
-				serve := func() *httptest.ResponseRecorder {
-					w := httptest.NewRecorder()
-					router.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
-					return w
-				}
+				router := testkit.Serve(
+					gin.CustomRecoveryWithWriter(nil, func(c *gin.Context, _ any) { c.AbortWithStatus(500) }),
+					l.Handler("api", testkit.All(), ginlimit.PerHour(100), ginlimit.InFlight(2),
+						ginlimit.WithHeaders(ginlimit.RateLimitDraft|ginlimit.XRateLimit)),
+					func(c *gin.Context) {
+						began <- struct{}{}
+						<-finish
+						end(c)
+					})
+				serve := func() *httptest.ResponseRecorder { return testkit.Get(router, "/") }
 				for range 2 {
 					go serve()
 					<-began
@@ -134,69 +128,6 @@ func denies(t *testing.T, p *ginlimit.Policy, name string) time.Duration {
 	require.False(t, res.Allowed, "%+v", res)
 	require.Equal(t, name, res.Name)
 	return res.RetryAfter
-}
-
-// TestADenialForWantOfASlotBans, unless there is a queue for slots. A client that is banned takes no slot.
-func TestADenialForWantOfASlotBans(t *testing.T) {
-	t.Parallel()
-	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
-		p := testkit.NewPolicy(t, b.Limiter, "api", ginlimit.PerMinute(100), ginlimit.InFlight(1),
-			ginlimit.WithBan(time.Minute, time.Minute))
-		queued := testkit.Derive(t, p, ginlimit.WithQueue(1, time.Second))
-		slot := admits(t, queued)
-		require.Equal(t, time.Second, denies(t, queued, "api-c"), "after it has waited")
-		slot.Release()
-		slot = admits(t, p)
-		require.InDelta(t, time.Minute, testkit.Reserve(t, p).Result().RetryAfter, float64(time.Second))
-		slot.Release()
-		for range 2 {
-			res := testkit.Reserve(t, p).Result()
-			require.False(t, res.Allowed)
-			require.InDelta(t, time.Minute, res.RetryAfter, float64(time.Second))
-		}
-		require.Zero(t, b.Limiter.Stats().Slots)
-		time.Sleep(time.Minute)
-		admits(t, p).Release()
-
-		for range 99 { // what the limit denies bans too, and takes no slot
-			admits(t, p).Release()
-		}
-		require.Greater(t, denies(t, p, "api"), 50*time.Second)
-		require.Zero(t, b.Limiter.Stats().Slots)
-		testkit.RequireMade(t, p.Reset(t.Context(), "alice"))
-		admits(t, p).Release()
-	})
-}
-
-// TestSlotsOfAClientWhosePlanChanges: slots are the policy's, whatever plan the client has. A plan
-// without a limit still needs one, and a plan of none takes none.
-func TestSlotsOfAClientWhosePlanChanges(t *testing.T) {
-	t.Parallel()
-	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
-		plan := []ginlimit.Limit{ginlimit.PerHour(2)}
-		p := testkit.NewPolicy(t, b.Limiter, "api", ginlimit.InFlight(2),
-			ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) { return plan, nil }))
-		one, two := admits(t, p), admits(t, p)
-		for _, other := range [][]ginlimit.Limit{
-			{ginlimit.PerDay(100)}, {ginlimit.PerHour(-1)},
-			{ginlimit.PerMinute(50), ginlimit.PerCalendar(9, ginlimit.CalendarDay(nil))},
-		} {
-			plan = other
-			denies(t, p, "api-c")
-			two.Release()
-			two = admits(t, p)
-			denies(t, p, "api-c")
-		}
-		plan = []ginlimit.Limit{ginlimit.PerHour(0)}
-		require.Negative(t, denies(t, p, "api"))
-		two.Release()
-		require.Negative(t, denies(t, p, "api"))
-		require.Equal(t, 1, b.Limiter.Stats().Slots)
-		plan = []ginlimit.Limit{ginlimit.PerHour(2)}
-		denies(t, p, "api")
-		one.Release()
-		require.Zero(t, b.Limiter.Stats().Slots)
-	})
 }
 
 // TestADenialForWantOfASlotIsNotRemembered, as a slot may be free at any time. One for want of

@@ -131,24 +131,6 @@ func TestWindowTraceEqualsModelInProcess(t *testing.T) {
 
 // What windows do that a token bucket does not. What all algorithms do is in conformance_test.go.
 
-// A denied request does not grow the counter.
-func TestDeniedRequestGrowsNoWindow(t *testing.T) {
-	testkit.OnEveryWindow(t, func(t *testing.T, e testkit.Engine) {
-		if e.Rdb == nil {
-			return // nothing to look at
-		}
-		limit, ctx := ginlimit.PerMinute(3), t.Context()
-		e.Allowed(t, 3, 0, limit)
-		before := e.Found(t, "k", limit)
-		for range 20 {
-			require.False(t, e.AllowN(t, 1, limit).Allowed)
-			require.False(t, e.AllowN(t, 1, limit, ginlimit.PerHour(9)).Allowed)
-		}
-		require.Equal(t, len(before.Taken), len(e.Found(t, "k", limit).Taken))
-		require.Zero(t, testkit.Must(e.Rdb.Exists(ctx, e.RedisKey("k", ginlimit.PerHour(9))).Result()))
-	})
-}
-
 // Each has an expiry, also after a single request.
 func TestEveryWindowExpires(t *testing.T) {
 	testkit.OnEveryWindow(t, func(t *testing.T, e testkit.Engine) {
@@ -174,26 +156,6 @@ func TestEveryWindowExpires(t *testing.T) {
 		expires(time.Hour)
 		e.Advance(time.Hour)
 		require.Empty(t, testkit.Must(e.Rdb.Keys(ctx, "*:m:*").Result()))
-	})
-}
-
-// The log is written by one script, and bounded by the limit.
-func TestLogHasNoMoreEntriesThanTheLimit(t *testing.T) {
-	testkit.OnEveryEngineOf(t, ginlimit.SlidingWindow, func(t *testing.T, e testkit.Engine) {
-		if e.Rdb == nil {
-			return // see TestMemoryOfWindowsIsBounded
-		}
-		limit := ginlimit.PerMinute(20)
-		for range 100 {
-			e.AllowN(t, 1, limit)
-			e.Advance(time.Second)
-		}
-		entries := testkit.Must(e.Rdb.LLen(t.Context(), e.RedisKey("k", limit)).Result())
-		require.LessOrEqual(t, entries, int64(2*20+1), "with the header")
-		require.NoError(t, e.Limiter.Reset(t.Context(), "k", limit))
-		e.Allowed(t, 20, 0, limit)
-		entries = testkit.Must(e.Rdb.LLen(t.Context(), e.RedisKey("k", limit)).Result())
-		require.EqualValues(t, 3, entries, "many tokens at once are one entry")
 	})
 }
 
@@ -240,17 +202,5 @@ func TestLargestWindowsStayExact(t *testing.T) {
 		r, err := e.Limiter.Allow(t.Context(), "k", ginlimit.Limit{Rate: most + 1, Period: time.Hour})
 		require.ErrorIs(t, err, ginlimit.ErrInvalidArgument)
 		require.Zero(t, r)
-	})
-}
-
-func TestWindowHasNoBurst(t *testing.T) {
-	testkit.OnEveryWindow(t, func(t *testing.T, e testkit.Engine) {
-		_, err := e.Limiter.Allow(t.Context(), "k", ginlimit.PerMinute(10).WithBurst(20))
-		require.ErrorIs(t, err, ginlimit.ErrInvalidArgument)
-		require.ErrorContains(t, err, "burst")
-		e.Allowed(t, 1, 9, ginlimit.PerMinute(10).WithBurst(10))
-		require.ErrorContains(t, testkit.PanicError(func() {
-			e.Limiter.Handler("test", ginlimit.PerMinute(10).WithBurst(1).WithAlgorithm(e.Algorithm))
-		}), "burst")
 	})
 }

@@ -23,7 +23,7 @@ var (
 	across  = stage{"tests/scripts",
 		[]string{"-test.run", "TestEachKeyOfANode|TestEachBucketForItself", "-test.parallel", "1"}}
 	settled = stage{"tests/limits .",
-		[]string{"-test.run", "TestSettle|TestKindsOfLimits|ExamplePerCalendar", "-test.skip", ".*/local|.*/.*/local"}}
+		[]string{"-test.run", "TestSettle|TestReturned|ExamplePerCalendar", "-test.skip", ".*/local|.*/.*/local"}}
 	kinds = stage{"tests/limits",
 		[]string{"-test.run", "TestCalendarTrace", "-test.parallel", "1"}}
 	traces = stage{"tests/limits",
