@@ -109,6 +109,20 @@ func TestLeasesServeOnlyWhatTakesTokensForGood(t *testing.T) {
 	})
 }
 
+// TestWhatIsTakenAheadIsNoOtherAnswer: the caller sees what it would have seen alone.
+func TestWhatIsTakenAheadIsNoOtherAnswer(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		e, one := b.redis(t), leasing("k")
+		require.Equal(t, "ssssl", sources(t, e, 5, one))
+		a := take(t, e, 1, one) // and 3 ahead
+		require.Equal(t, engine.FromStore, a.Source)
+		require.EqualValues(t, 1, a.Granted)
+		require.EqualValues(t, leaseBurst-6, a.Remaining)
+		require.Equal(t, 9*time.Second, a.ResetAfter, "until what is taken ahead has flowed back too")
+		require.EqualValues(t, leaseBurst-9, left(t, b.redis(t), one))
+	})
+}
+
 // TestALookSaysWhatALeaseAdmits though Redis has no more, to this process alone.
 func TestALookSaysWhatALeaseAdmits(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
@@ -140,6 +154,19 @@ func TestALookSaysWhatALeaseAdmits(t *testing.T) {
 	})
 }
 
+// TestWhoIsContentWithFewerTokensGetsThoseOfRedisAndOfTheLease, all that there are.
+func TestWhoIsContentWithFewerTokensGetsThoseOfRedisAndOfTheLease(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		e, other, one := b.redis(t), b.redis(t), leasing("k")
+		require.Equal(t, "ssssls", sources(t, e, 6, one)) // and 3 ahead
+		take(t, other, leaseBurst-9-2, one)
+		var answer engine.Answer
+		require.NoError(t, takeUpTo(t.Context(), e, 10, &one, &answer))
+		require.EqualValues(t, 2+3, answer.Granted)
+		require.Zero(t, e.Stats().Leases)
+	})
+}
+
 // TestALostRedisEndsLeases, unless it is well and refuses the call.
 func TestALostRedisEndsLeases(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
@@ -158,6 +185,23 @@ func TestALostRedisEndsLeases(t *testing.T) {
 		require.ErrorIs(t, takeN(t.Context(), e, 1, asks, answers), engine.ErrUnavailable)
 		b.Cut.Store(false)
 		require.Equal(t, "sl", sources(t, e, 2, one), "they are held for longer")
+	})
+}
+
+// TestDeniedCallersUseWhatIsHeldForLonger: another process has taken all tokens, but those that this
+// process took ahead before.
+func TestDeniedCallersUseWhatIsHeldForLonger(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		e, other, one := b.redis(t), b.redis(t), leasing("k")
+		sources(t, e, 10, one) // and 7 ahead
+		take(t, other, leaseBurst-17, one)
+		time.Sleep(one.Set.Life() * 15 / 16) // they are used no more, but can be held for longer
+		take(t, other, int64(left(t, other, one)), one)
+		require.Zero(t, left(t, other, one))
+		sent := b.Sent.Load()
+		require.Equal(t, "lllllll", sources(t, e, 7, one))
+		require.Equal(t, sent+1, b.Sent.Load(), "to hold them for longer")
+		require.False(t, take(t, e, 1, one).Allowed)
 	})
 }
 

@@ -39,6 +39,26 @@ func TestVerdictIsCloserThan(t *testing.T) {
 	}
 }
 
+func TestStaticVerdictNeedsNoBucket(t *testing.T) {
+	t.Parallel()
+	ban, prohibiting := bucket.NewBan(100, 1000), new(rules.Set)
+	prohibiting.Prohibit(none)
+	banOnly := new(rules.Set)
+	banOnly.Guard(&ban, nil)
+	uncounted := rules.Verdict{Allowed: true, Granted: 3, Resource: -1, Remaining: math.MaxInt64}
+	for _, set := range []*rules.Set{new(rules.Set), banOnly} {
+		verdict, ok := set.Static(rules.Limits, 3)
+		require.True(t, ok)
+		require.Equal(t, uncounted, verdict)
+	}
+	_, ok := banOnly.Static(rules.Tokens, 3)
+	require.False(t, ok)
+	verdict, _ := banOnly.Judge(rules.All, make([]bucket.State, 1), bucket.Op{Charges: 1, N: 3}, rules.ReportNone, nil)
+	require.Equal(t, uncounted, verdict)
+	verdict, _ = prohibiting.Static(rules.All, 3)
+	require.Equal(t, rules.Verdict{Resource: -2, RetryAfter: -1}, verdict)
+}
+
 // judged is a set of a token bucket that holds 10 for a second, a window of 5 per minute, a ban and
 // three slots, with what a store finds of each.
 type judged struct {
