@@ -92,7 +92,8 @@ func TestManyKeysShareACall(t *testing.T) {
 		require.NoError(t, admin.Do(t.Context(), "ACL", "SETUSER", user, "on", ">"+password, "~*", "+@all", command).Err())
 		return addr
 	}
-	one, other, third := testkit.StartRedis(t), testkit.StartRedis(t), refusing(testkit.StartRedis(t), "-mget")
+	one, other, plain := testkit.StartRedis(t), testkit.StartRedis(t), testkit.StartRedis(t)
+	third := refusing(testkit.StartRedis(t), "-mget")
 	node := testkit.StartRedis(t, "--cluster-enabled", "yes")
 	require.NoError(t, testkit.Connect(t, node).Do(t.Context(), "CLUSTER", "ADDSLOTSRANGE", 0, 16383).Err())
 	require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
@@ -112,7 +113,7 @@ func TestManyKeysShareACall(t *testing.T) {
 		"a cluster": {redis.NewClusterClient(&redis.ClusterOptions{Addrs: cluster}), cluster, 700, 60},
 		"a ring": {redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": other, "b": testkit.StartRedis(t)}}),
 			[]string{other}, 400, 10},
-		"a client of another type":     {struct{ redis.UniversalClient }{testkit.Connect(t, testkit.StartRedis(t))}, nil, 0, 0},
+		"a client of another type":     {struct{ redis.UniversalClient }{testkit.Connect(t, plain)}, nil, 0, 0},
 		"a client of a cluster's node": {testkit.Connect(t, node), nil, 0, 0},
 		"a user without MGET": {redis.NewClient(&redis.Options{Addr: third, Username: user, Password: password}),
 			[]string{third}, 1300, 10},

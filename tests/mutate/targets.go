@@ -17,7 +17,7 @@ var (
 		[]string{"-test.run", "TestWindowTraceEqualsModelOnMiniredis/sliding.*seed_[01]$", "-test.parallel", "1"}}
 	scripts = stage{"tests/scripts",
 		[]string{"-test.run",
-			"TestForeignKeys|TestLevelsOf|TestDebtEnds|TestTokensGivenBack|TestEveryWayToCall|" +
+			"TestForeignKeys|TestLevelsOf|TestDebtEnds|TestTokensGivenBack|TestABlock|TestEveryWayToCall|" +
 				"TestScripts[WU]|TestEachKey"}}
 	windows = stage{"tests/scripts", []string{"-test.run", "TestScriptsOfWindows", "-test.parallel", "1"}}
 	across  = stage{"tests/scripts",

@@ -81,6 +81,29 @@ func TestSlotsThatAreNotKept(t *testing.T) {
 	}
 }
 
+// TestSlotsOfAReportThatSaysNothingNew has the slots live on, or go if there are none, and leaves a
+// key alone that is somebody else's.
+func TestSlotsOfAReportThatSaysNothingNew(t *testing.T) {
+	t.Parallel()
+	s := newScriptKeys(t, ginlimit.TokenBucket, ginlimit.PerHour(1000))
+	g := &guardTrace{rdb: s.rdb}
+	for _, c := range []struct {
+		value       string
+		ttl         time.Duration
+		held, doubt int
+		want        string
+	}{
+		{"P1 7 2 ", time.Second, 2, 0, `"P1 7 2 " 10s`},
+		{"P1 7 0 ", time.Second, 0, 1, `"P1 7 0 " 10s`},
+		{"P1 7 0 ", time.Second, 0, 0, `"" -2ns`},
+		{"P1 7 2 ", 0, 2, 0, `"P1 7 2 " -1ns`},
+	} {
+		require.NoError(t, s.rdb.Set(t.Context(), slotKey, c.value, c.ttl).Err())
+		require.Empty(t, testkit.Must(g.eval(t, wire.Report, []string{slotKey}, "P1", 7, c.held, c.doubt)))
+		require.Equal(t, c.want, s.state(t, slotKey), "%+v", c)
+	}
+}
+
 // manySlots is the value of slots of which so many processes hold one each until 5 s, and as many others until 10 s.
 func manySlots(processes int) string {
 	var b strings.Builder

@@ -2,6 +2,7 @@ package scripts_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -33,6 +34,22 @@ func TestDebtEndsAtWhatCanBeCounted(t *testing.T) {
 	}
 }
 
+// TestABlockOutlastsWhatIsReturned or given back, all of it.
+func TestABlockOutlastsWhatIsReturned(t *testing.T) {
+	t.Parallel()
+	for _, a := range testkit.WindowAlgorithms {
+		for _, verb := range []string{"give", "return"} {
+			s := newScriptKeys(t, a, ginlimit.PerSecond(3))
+			taken := testkit.Must(s.call(t, "take", 2, 1, []string{"k"}))
+			testkit.Must(s.call(t, "block", 2, 0, []string{"k"}))
+			testkit.Must(s.call(t, verb, 2, 0, []string{"k"}, taken[4]))
+			require.EqualValues(t, 3, testkit.Must(s.call(t, "take", 1, 1, []string{"k"}))[0], "%s, %s", a, verb)
+			s.advance(2 * time.Millisecond)
+			require.Zero(t, testkit.Must(s.call(t, "take", 1, 0, []string{"k"}))[0], "%s, %s", a, verb)
+		}
+	}
+}
+
 // TestScriptsOfWindowsRewriteFewEntries of a log to give back what was taken before or after them, or none if there are
 // more on both sides.
 func TestScriptsOfWindowsRewriteFewEntries(t *testing.T) {
@@ -51,16 +68,20 @@ func TestScriptsOfWindowsRewriteFewEntries(t *testing.T) {
 		}
 		return list
 	}
+	test := func(n, at int, want []any) {
+		require.NoError(t, s.rdb.Del(t.Context(), "k").Err())
+		require.NoError(t, s.rdb.RPush(t.Context(), "k", list(0, 0, 0, 0)...).Err())
+		require.NoError(t, s.rdb.PExpire(t.Context(), "k", 2*time.Second).Err())
+		testkit.Must(s.try(t, faultCall{"return", n, 0, at}, "k"))
+		require.True(t, fmt.Sprint(want, 2*time.Second) == s.state(t, "k"), "entry %d", at)
+	}
+	test(2, 1, slices.Delete(list(2, 2, 2, 0), 3, 5)) // all of an entry
 	for at, want := range map[int][]any{
 		entries - 1: list(0, entries-1, 0, 1), bucket.MaxRewritten + 2: list(0, bucket.MaxRewritten+2, 0, 1),
 		bucket.MaxRewritten + 1: list(1, 0, 0, 0), bucket.MaxRewritten: list(1, bucket.MaxRewritten, 1, 0),
 		0: list(1, 0, 0, 0),
 	} {
-		require.NoError(t, s.rdb.Del(t.Context(), "k").Err())
-		require.NoError(t, s.rdb.RPush(t.Context(), "k", list(0, 0, 0, 0)...).Err())
-		require.NoError(t, s.rdb.PExpire(t.Context(), "k", 2*time.Second).Err())
-		testkit.Must(s.try(t, faultCall{"return", 1, 0, at}, "k"))
-		require.True(t, fmt.Sprint(want, 2*time.Second) == s.state(t, "k"), "entry %d", at)
+		test(1, at, want)
 	}
 }
 
