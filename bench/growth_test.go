@@ -12,6 +12,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-redis/redis_rate/v10"
+	"github.com/redis/go-redis/v9"
+
 	"github.com/ginlimit/ginlimit"
 	"github.com/ginlimit/ginlimit/bench/internal/peers"
 	"github.com/ginlimit/ginlimit/bench/internal/redisserver"
@@ -41,12 +44,6 @@ func BenchmarkGrowth(b *testing.B) {
 				growClients(b, kind.limiter(b), kind.options, clients)
 			})
 		}
-	}
-	for _, policies := range []int{10, 100, 1000, 10_000} {
-		b.Run(fmt.Sprintf("policies=%d", policies), func(b *testing.B) { growPolicies(b, local(b), policies) })
-	}
-	for _, waiters := range []int{100, 1000, 10_000, 50_000} {
-		b.Run(fmt.Sprintf("waiters=%d", waiters), func(b *testing.B) { growWaiters(b, local(b), waiters) })
 	}
 }
 
@@ -159,57 +156,6 @@ func growSlots(b *testing.B, addr string, n int) (limiter, caller int64) {
 	return limiter, both - before - limiter
 }
 
-// growPolicies measures decisions by random policies of one limiter.
-func growPolicies(b *testing.B, l *ginlimit.Limiter, n int) {
-	before := heap()
-	all := make([]*ginlimit.Policy, n)
-	var last time.Duration // CPU for the last tenth
-	for i := range all {
-		var err error
-		if i == n-n/10 {
-			last = -cpu(b)
-		}
-		if all[i], err = l.Policy(fmt.Sprint("policy ", i), ginlimit.PerSecond(1_000_000)); err != nil {
-			b.Fatal(err)
-		}
-	}
-	last += cpu(b)
-	kept, used := heap()-before, cpu(b)
-	for i := 0; b.Loop(); i++ {
-		if _, err := all[rand.IntN(n)].Allow(context.Background(), "client"); err != nil {
-			b.Fatal(err)
-		}
-	}
-	b.ReportMetric(float64(cpu(b)-used)/float64(b.N), "cpu-ns/op")
-	b.ReportMetric(float64(last)/float64(n/10), "cpu-ns/last")
-	b.ReportMetric(float64(kept)/float64(n), "B/each")
-}
-
-// growWaiters measures how much CPU each of many waiters of one client takes: they wait for a block to end.
-func growWaiters(b *testing.B, l *ginlimit.Limiter, n int) {
-	p, err := l.Policy("api", ginlimit.PerSecond(1_000_000))
-	if err != nil {
-		b.Fatal(err)
-	}
-	before := cpu(b)
-	for b.Loop() {
-		if err := p.Block(context.Background(), "client", time.Second/2); err != nil {
-			b.Fatal(err)
-		}
-		var all sync.WaitGroup
-		for range n {
-			all.Go(func() {
-				if err := p.Wait(context.Background(), "client"); err != nil {
-					b.Error(err)
-				}
-			})
-		}
-		all.Wait()
-	}
-	b.ReportMetric(float64(cpu(b)-before)/float64(b.N)/float64(n), "ns/waiter")
-	b.ReportMetric(0, "ns/op")
-}
-
 // cpu returns the CPU time of the process.
 func cpu(b *testing.B) time.Duration {
 	var u syscall.Rusage
@@ -228,66 +174,81 @@ func heap() int64 {
 	return int64(stats.HeapAlloc)
 }
 
-var algorithms = []ginlimit.Algorithm{ginlimit.TokenBucket, ginlimit.FixedWindow, ginlimit.SlidingWindow}
-
-// BenchmarkAlgorithmScript compares what one decision costs Redis: usec_per_call of each algorithm's script, in
-// batches, from INFO commandstats; and what a client costs it in memory, after one request and after a hundred.
-func BenchmarkAlgorithmScript(b *testing.B) {
+// BenchmarkScript compares what one decision costs Redis: usec_per_call of each algorithm's script and of redis_rate's,
+// in batches, from INFO commandstats; and what a client costs it in memory, after one request and after a hundred.
+func BenchmarkScript(b *testing.B) {
 	const rate = 100
-	for _, a := range algorithms {
+	b.Run("redis_rate", func(b *testing.B) {
+		measureScript(b, rate, func(b *testing.B, rdb *redis.Client) func(string) error {
+			peer := redis_rate.NewLimiter(rdb)
+			return func(client string) error {
+				_, err := peer.Allow(b.Context(), client, redis_rate.PerHour(rate))
+				return err
+			}
+		})
+	})
+	for _, a := range []ginlimit.Algorithm{ginlimit.TokenBucket, ginlimit.FixedWindow, ginlimit.SlidingWindow} {
 		b.Run(a.String(), func(b *testing.B) {
-			ctx, addr := b.Context(), redistest.Start(b)
-			rdb, spied := redistest.Connect(b, addr), redistest.Connect(b, addr)
-			limiter, err := ginlimit.NewLimiter(spied, ginlimit.WithDenyCache(0))
-			if err != nil {
-				b.Fatal(err)
-			}
-			policy, err := limiter.Policy("test", ginlimit.PerHour(rate).WithAlgorithm(a))
-			if err != nil {
-				b.Fatal(err)
-			}
-			hook := recordHook{args: new([][]any)}
-			spied.AddHook(hook)
-			const clients = 20 * scriptClients
-			for c := range clients {
-				if _, err := policy.Allow(ctx, fmt.Sprintf("203.0.%d.%d", c>>8, c&255)); err != nil {
-					b.Fatal(err)
-				}
-			}
-			batch := lastOf(*hook.args, clients)
-			memory := func() float64 {
-				bytes, err := redisserver.Info(ctx, rdb, "memory", `used_memory:(\d+)`)
+			measureScript(b, rate, func(b *testing.B, rdb *redis.Client) func(string) error {
+				limiter := closed(b)(ginlimit.NewLimiter(rdb, ginlimit.WithDenyCache(0)))
+				policy, err := limiter.Policy("test", ginlimit.PerHour(rate).WithAlgorithm(a))
 				if err != nil {
 					b.Fatal(err)
 				}
-				return bytes
-			}
-			for b.Loop() {
-				if err := rdb.FlushDB(ctx).Err(); err != nil {
-					b.Fatal(err)
+				return func(client string) error {
+					_, err := policy.Allow(b.Context(), client)
+					return err
 				}
-				empty := memory()
-				var admitted, denied []float64
-				for round := range rate + rate/2 {
-					var costs []float64
-					for part := range slices.Chunk(batch, scriptClients) {
-						costs = append(costs, costPerCall(b, rdb, part))
-					}
-					switch {
-					case round == 0:
-						b.ReportMetric((memory()-empty)/clients, "new-B/client")
-					case round < rate:
-						admitted = append(admitted, median(costs))
-					default:
-						denied = append(denied, median(costs))
-					}
-				}
-				b.ReportMetric((memory()-empty)/clients, "full-B/client")
-				b.ReportMetric(median(admitted), "admitted-µs")
-				b.ReportMetric(median(denied), "denied-µs")
-				b.ReportMetric(0, "ns/op")
-			}
+			})
 		})
+	}
+}
+
+// measureScript repeats the commands by which a limiter of so many requests, made with a client, decides on clients.
+func measureScript(b *testing.B, rate int, limiter func(*testing.B, *redis.Client) func(client string) error) {
+	ctx, addr := b.Context(), redistest.Start(b)
+	rdb, spied := redistest.Connect(b, addr), redistest.Connect(b, addr)
+	allow := limiter(b, spied)
+	hook := recordHook{args: new([][]any)}
+	spied.AddHook(hook)
+	const clients = 20 * scriptClients
+	for c := range clients {
+		if err := allow(fmt.Sprintf("203.0.%d.%d", c>>8, c&255)); err != nil {
+			b.Fatal(err)
+		}
+	}
+	batch := lastOf(*hook.args, clients)
+	memory := func() float64 {
+		bytes, err := redisserver.Info(ctx, rdb, "memory", `used_memory:(\d+)`)
+		if err != nil {
+			b.Fatal(err)
+		}
+		return bytes
+	}
+	for b.Loop() {
+		if err := rdb.FlushDB(ctx).Err(); err != nil {
+			b.Fatal(err)
+		}
+		empty := memory()
+		var admitted, denied []float64
+		for round := range rate + rate/2 {
+			var costs []float64
+			for part := range slices.Chunk(batch, scriptClients) {
+				costs = append(costs, costPerCall(b, rdb, part))
+			}
+			switch {
+			case round == 0:
+				b.ReportMetric((memory()-empty)/clients, "new-B/client")
+			case round < rate:
+				admitted = append(admitted, median(costs))
+			default:
+				denied = append(denied, median(costs))
+			}
+		}
+		b.ReportMetric((memory()-empty)/clients, "full-B/client")
+		b.ReportMetric(median(admitted), "admitted-µs")
+		b.ReportMetric(median(denied), "denied-µs")
+		b.ReportMetric(0, "ns/op")
 	}
 }
 

@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"fmt"
 	"log/slog"
 	"maps"
 	"net/http"
@@ -69,20 +68,20 @@ func TestMigrationAllowsAsMany(t *testing.T) {
 			before, after := newRouter(t), newRouter(t)
 			must(t, m.before(before, rdb))
 			must(t, m.after(after, patientLimiter(t, rdb)))
-			for _, app := range []struct {
-				name          string
-				router        *gin.Engine
-				first, denial map[string]string
-			}{{"before", before, m.firstBefore, m.denialBefore}, {"after", after, m.firstAfter, m.denialAfter}} {
-				first := get(app.router, "203.0.113.7")
-				requireAnswer(t, app.name+", the first request", first, http.StatusOK, app.first)
-				if allowed := 1 + count(app.router, 21, "203.0.113.7", http.StatusOK); allowed != 20 {
-					t.Errorf("%s: %d of 22 requests allowed, want 20", app.name, allowed)
+			for name, router := range map[string]*gin.Engine{"before": before, "after": after} {
+				first := get(router, "203.0.113.7")
+				if name == "before" {
+					requireFields(t, first, m.fields)
 				}
-				denial := get(app.router, "203.0.113.7")
-				requireAnswer(t, app.name+", a denial", denial, http.StatusTooManyRequests, app.denial)
-				another := get(app.router, "203.0.113.8")
-				requireAnswer(t, app.name+", another client", another, http.StatusOK, app.first)
+				if allowed := 1 + count(router, 21, "203.0.113.7", http.StatusOK); allowed != 20 {
+					t.Errorf("%s: %d of 22 requests allowed, want 20", name, allowed)
+				}
+				if denial := get(router, "203.0.113.7"); denial.Code != http.StatusTooManyRequests {
+					t.Errorf("%s: a denial is %d", name, denial.Code)
+				}
+				if another := get(router, "203.0.113.8"); another.Code != http.StatusOK {
+					t.Errorf("%s: another client: %d", name, another.Code)
+				}
 			}
 		})
 	}
@@ -222,126 +221,55 @@ func TestMigrationOfCalls(t *testing.T) {
 	}
 }
 
-// TestMigrationOfKeys is that of the key that a request counts under.
-func TestMigrationOfKeys(t *testing.T) {
+// TestMigrationOfRoutes counts each apart, as JGL does without a KeyFunc.
+func TestMigrationOfRoutes(t *testing.T) {
+	rdb, before, after := redistest.Connect(t, redistest.Start(t)), newRouter(t), newRouter(t)
+	store := ratelimit.RedisStore(&ratelimit.RedisOptions{RedisClient: rdb, Rate: time.Hour, Limit: 20})
+	before.Use(ratelimit.RateLimiter(store, nil))
+	jglDefaultKeyAfter(after, patientLimiter(t, rdb))
+	for _, router := range []*gin.Engine{before, after} {
+		router.GET("/a/:id", ok)
+		router.GET("/b", ok)
+		allowed := map[string]int{}
+		for i := range 22 {
+			for _, path := range []string{"/a/" + strconv.Itoa(i), "/b", "/nowhere"} {
+				if answer := request(router, path, "203.0.113.7"); answer.Code < 429 { // 404 is served, too
+					allowed[path[:2]]++
+				}
+			}
+		}
+		if want := map[string]int{"/a": 20, "/b": 20, "/n": 20}; !maps.Equal(allowed, want) {
+			t.Errorf("%v, want %v", allowed, want)
+		}
+	}
+}
+
+// TestMigrationSaysWhatPeersDo counts how many of 25 requests they allow.
+func TestMigrationSaysWhatPeersDo(t *testing.T) {
 	rdb := redistest.Connect(t, redistest.Start(t))
-
-	t.Run("an IPv6 client is its address there, its /64 here", func(t *testing.T) {
-		for _, m := range moves {
-			before, after := newRouter(t), newRouter(t)
-			must(t, m.before(before, rdb))
-			must(t, m.after(after, patientLimiter(t, rdb, ginlimit.WithPrefix(m.name))))
-			for _, router := range []*gin.Engine{before, after} {
-				if allowed := count(router, 20, "2001:db8::1", http.StatusOK); allowed != 20 {
-					t.Errorf("%s: %d of 20 allowed", m.name, allowed)
-				}
-			}
-			want := http.StatusOK
-			if m.name == "tollbooth" {
-				want = http.StatusTooManyRequests // which counts by /64, too
-			}
-			if got := get(before, "2001:db8::2").Code; got != want {
-				t.Errorf("%s, before: %d, want %d", m.name, got, want)
-			}
-			if got := get(after, "2001:db8::2").Code; got != http.StatusTooManyRequests {
-				t.Errorf("%s, after: %d", m.name, got)
-			}
-		}
-	})
-
-	t.Run("two limiters of one store count together in ulule", func(t *testing.T) {
-		store, err := ululeredis.NewStore(rdb)
-		must(t, err)
-		before, after := newRouter(t), newRouter(t)
-		here := patientLimiter(t, rdb, ginlimit.WithPrefix("two"))
-		for _, perHour := range []int{20, 10} {
-			before.Use(ululegin.NewMiddleware(limiter.New(store, limiter.Rate{Period: time.Hour, Limit: int64(perHour)})))
-			after.Use(here.Handler(fmt.Sprint(perHour), ginlimit.PerHour(perHour)))
-		}
-		if was, is := count(before, 20, "203.0.113.7", 200), count(after, 20, "203.0.113.7", 200); was != 5 || is != 10 {
-			t.Errorf("before %d, after %d; want 5 and 10", was, is)
-		}
-	})
-
-	t.Run("every route apart, as JGL has it without a KeyFunc", func(t *testing.T) {
-		store := ratelimit.RedisStore(&ratelimit.RedisOptions{RedisClient: rdb, Rate: time.Hour, Limit: 20})
-		before, after := newRouter(t), newRouter(t)
-		before.Use(ratelimit.RateLimiter(store, nil))
-		jglDefaultKeyAfter(after, patientLimiter(t, rdb, ginlimit.WithPrefix("routes")))
-		for _, router := range []*gin.Engine{before, after} {
-			router.GET("/a/:id", ok)
-			router.GET("/b", ok)
-			allowed := map[string]int{}
-			for i := range 22 {
-				for _, path := range []string{"/a/" + strconv.Itoa(i), "/b", "/nowhere"} {
-					if answer := request(router, path, "203.0.113.7"); answer.Code < 429 { // 404 is served, too
-						allowed[path[:2]]++
-					}
-				}
-			}
-			if want := map[string]int{"/a": 20, "/b": 20, "/n": 20}; !maps.Equal(allowed, want) {
-				t.Errorf("%v, want %v", allowed, want)
-			}
-		}
-	})
-
-	t.Run("tollbooth v8 limits nobody until it is told where the address is", func(t *testing.T) {
-		lmt, router := tollbooth.NewLimiter(20.0/3600, nil), newRouter(t)
-		router.Use(func(c *gin.Context) {
+	store, err := ululeredis.NewStore(rdb)
+	must(t, err)
+	ulule := func(perHour int64) gin.HandlerFunc {
+		return ululegin.NewMiddleware(limiter.New(store, limiter.Rate{Period: time.Hour, Limit: perHour}))
+	}
+	half := ratelimit.RedisStore(&ratelimit.RedisOptions{RedisClient: rdb, Rate: time.Second / 2, Limit: 1})
+	lmt := tollbooth.NewLimiter(20.0/3600, nil) // without SetIPLookup
+	for name, row := range map[string]struct {
+		handlers []gin.HandlerFunc
+		want     int
+	}{
+		"ulule counts two limiters of a store together": {[]gin.HandlerFunc{ulule(20), ulule(10)}, 5},
+		"JGL limits nobody to one in half a second":     {[]gin.HandlerFunc{ratelimit.RateLimiter(half, nil)}, 25},
+		"tollbooth limits nobody until it is told where the address is": {[]gin.HandlerFunc{func(c *gin.Context) {
 			if tollbooth.LimitByRequest(lmt, c.Writer, c.Request) != nil {
 				c.AbortWithStatus(http.StatusTooManyRequests)
 			}
-		})
-		if allowed := count(router, 25, "203.0.113.7", http.StatusOK); allowed != 25 {
-			t.Errorf("%d of 25 allowed", allowed)
+		}}, 25},
+	} {
+		router := newRouter(t)
+		router.Use(row.handlers...)
+		if allowed := count(router, 25, "203.0.113.7", http.StatusOK); allowed != row.want {
+			t.Errorf("%s: %d of 25 allowed, want %d", name, allowed, row.want)
 		}
-	})
-}
-
-// TestMigrationOfJGLTime has a client come every ten minutes: in JGL each request that is allowed
-// starts the hour again.
-func TestMigrationOfJGLTime(t *testing.T) {
-	ctx, rdb, router := t.Context(), redistest.Connect(t, redistest.Start(t)), newRouter(t)
-	must(t, jglBefore(router, rdb))
-	const since = "203.0.113.7ts"
-	for i := range 24 {
-		want := http.StatusOK
-		if i >= 20 {
-			want = http.StatusTooManyRequests
-		}
-		if got := get(router, "203.0.113.7").Code; got != want {
-			t.Errorf("request %d: %d, want %d", i+1, got, want)
-		}
-		must(t, rdb.DecrBy(ctx, since, 600).Err()) // as if it had come ten minutes ago
-	}
-	must(t, rdb.DecrBy(ctx, since, 3600).Err())
-	if got := get(router, "203.0.113.7").Code; got != http.StatusOK {
-		t.Errorf("after an hour's pause: %d", got)
-	}
-}
-
-// TestMigrationOfShortPeriods has one request per half a second.
-func TestMigrationOfShortPeriods(t *testing.T) {
-	rdb, before, after := redistest.Connect(t, redistest.Start(t)), newRouter(t), newRouter(t)
-	store := ratelimit.RedisStore(&ratelimit.RedisOptions{RedisClient: rdb, Rate: 500 * time.Millisecond, Limit: 1})
-	before.Use(ratelimit.RateLimiter(store, nil))
-	after.Use(patientLimiter(t, rdb).Handler("1/500ms", ginlimit.Limit{Rate: 1, Period: 500 * time.Millisecond}))
-	start := time.Now()
-	was, is := count(before, 20, "203.0.113.7", http.StatusOK), count(after, 20, "203.0.113.7", http.StatusOK)
-	if most := 1 + int(time.Since(start)/(500*time.Millisecond)); was != 20 || is > most {
-		t.Errorf("before %d of 20 allowed, want all; after %d, want no more than %d", was, is, most)
-	}
-}
-
-// TestMigrationToLocal is tollbooth's without Redis.
-func TestMigrationToLocal(t *testing.T) {
-	limiter, err := localLimiter()
-	must(t, err)
-	defer limiter.Close()
-	router := newRouter(t)
-	must(t, tollboothAfter(router, limiter))
-	requireAnswer(t, "the first request", get(router, "203.0.113.7"), http.StatusOK, bucketFirst)
-	if allowed := count(router, 22, "203.0.113.7", http.StatusOK); allowed != 19 {
-		t.Errorf("%d more allowed, want 19", allowed)
 	}
 }
