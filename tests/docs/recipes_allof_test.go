@@ -1,22 +1,16 @@
 package docs_test
 
 import (
-	"context"
-	"fmt"
 	"io"
 	"log"
 	"net/http"
-	"net/http/httptest"
 	"net/url"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/gin-gonic/gin"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
@@ -114,36 +108,6 @@ func TestRequestsAndTokensOfAKey(t *testing.T) {
 	})
 }
 
-func twoRoutes(router *gin.Engine, limiter *ginlimit.Limiter) {
-	key := ginlimit.WithKey(ginlimit.ByValue("api key"))
-	cost := ginlimit.WithCost(func(c *gin.Context) int { return 1000 }) // of the prompt
-	requests := must(limiter.Policy("requests", ginlimit.PerMinute(60), key))
-	chat := must(limiter.Policy("chat tokens", ginlimit.PerMinute(30_000), key, cost))
-	embeddings := must(limiter.Policy("embedding tokens", ginlimit.PerMinute(50_000), key, cost))
-	router.POST("/v1/chat", ginlimit.AllOf(requests, chat))
-	router.POST("/v1/embeddings", ginlimit.AllOf(requests, embeddings))
-}
-
-// TestTwoRoutesShareALimitOnRequests, and not their limits on tokens.
-func TestTwoRoutesShareALimitOnRequests(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		router := signedIn("api key")
-		twoRoutes(router, local(t))
-		served := func(path string) (n int) {
-			for send(router, http.MethodPost, path, testkit.With("api key", "a")).Code == http.StatusOK {
-				n++
-			}
-			return n
-		}
-		require.Equal(t, 30, served("/v1/chat"), "its tokens")
-		require.Equal(t, 30, served("/v1/embeddings"), "what is left of the requests")
-		time.Sleep(time.Minute)
-		require.Equal(t, 50, served("/v1/embeddings"), "its tokens")
-		require.Equal(t, 10, served("/v1/chat"))
-	})
-}
-
 func signInRecipe(router *gin.Engine, limiter *ginlimit.Limiter) {
 	noAddress := func(c *gin.Context) bool { return c.ClientIP() == "" } // through a unix socket, say
 	noEmail := func(c *gin.Context) bool { return c.PostForm("email") == "" }
@@ -189,59 +153,6 @@ func TestSignInsCountUnderWhatTheyHave(t *testing.T) {
 	})
 }
 
-func levels(router *gin.Engine, limiter *ginlimit.Limiter) {
-	plan := func(ctx context.Context, key string) ([]ginlimit.Limit, error) { // of the API key
-		return []ginlimit.Limit{ginlimit.PerMinute(60), ginlimit.InFlight(4)}, nil
-	}
-	wait := ginlimit.WithQueue(5, 30*time.Second) // in each line
-	router.POST("/complete", ginlimit.AllOf(
-		must(limiter.Policy("api key", ginlimit.WithLimitFunc(plan), wait, ginlimit.WithKey(ginlimit.ByHeader("X-Api-Key")))),
-		must(limiter.Policy("user", ginlimit.InFlight(10), wait, ginlimit.WithKey(ginlimit.ByValue("user")))),
-		must(limiter.Policy("account", ginlimit.InFlight(100), wait, ginlimit.WithKey(ginlimit.ByValue("account"))))),
-		func(c *gin.Context) { c.String(http.StatusOK, "done") })
-}
-
-// slowWriter is a response that takes a second to write.
-type slowWriter struct{ *httptest.ResponseRecorder }
-
-func (w slowWriter) Write(b []byte) (int, error) {
-	time.Sleep(time.Second)
-	return w.ResponseRecorder.Write(b)
-}
-
-// TestLevelsHoldSlotsTogether: what lacks a slot of any level waits, and holds none of the others meanwhile.
-func TestLevelsHoldSlotsTogether(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		router := signedIn("user", "account")
-		levels(router, local(t))
-		start := time.Now()
-		var all sync.WaitGroup
-		ask := func(key, user string, served time.Duration) {
-			all.Go(func() {
-				rec := slowWriter{httptest.NewRecorder()}
-				req := httptest.NewRequest(http.MethodPost, "/complete", nil)
-				req.Header = http.Header{"X-Api-Key": {key}, "User": {user}, "Account": {"upstream"}}
-				router.ServeHTTP(rec, req)
-				assert.Equal(t, http.StatusOK, rec.Code)
-				assert.Equal(t, served, time.Since(start), key)
-			})
-			synctest.Wait()
-		}
-		for _, key := range []string{"Ann's first", "Ann's second"} {
-			for range 4 {
-				ask(key, "Ann", time.Second)
-			}
-		}
-		ask("Ann's first", "Ann", 2*time.Second) // it lacks a slot of its key
-		ask("Ann's third", "Ann", time.Second)
-		ask("Ann's third", "Ann", time.Second)
-		ask("Ann's third", "Ann", 2*time.Second) // the eleventh of the user
-		ask("Bob's", "Bob", time.Second)
-		all.Wait()
-	})
-}
-
 func organisationRecipe(router *gin.Engine, limiter *ginlimit.Limiter) {
 	organisation := ginlimit.ByValue("organisation") // the three are set by your authentication
 	team := ginlimit.ByAll(organisation, ginlimit.ByValue("team"))
@@ -258,12 +169,7 @@ func organisationRecipe(router *gin.Engine, limiter *ginlimit.Limiter) {
 func TestALevelDeniesWithoutTakingFromTheOthers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		router := gin.New()
-		router.Use(func(c *gin.Context) {
-			for _, name := range []string{"organisation", "team", "user"} {
-				c.Set(name, c.GetHeader(name))
-			}
-		})
+		router := signedIn("organisation", "team", "user")
 		organisationRecipe(router, local(t))
 		ask := func(organisation, team, user string) int {
 			return testkit.Get(router, "/app/things", testkit.With("organisation", organisation), testkit.With("team", team),
@@ -287,36 +193,5 @@ func TestALevelDeniesWithoutTakingFromTheOthers(t *testing.T) {
 		}
 		require.Equal(t, 60, served("b", "1", "Ann", 100), "another organisation")
 		require.Equal(t, http.StatusInternalServerError, ask("a", "", "Ann"))
-	})
-}
-
-func networks(router *gin.Engine, limiter *ginlimit.Limiter) {
-	v1 := router.Group("/v1", ginlimit.AllOf(
-		must(limiter.Policy("address", ginlimit.PerMinute(100))), // an IPv4 address, an IPv6 /64
-		must(limiter.Policy("network /56", ginlimit.PerMinute(200), ginlimit.WithKey(ginlimit.ByClientIPPrefix(32, 56)))),
-		must(limiter.Policy("network /48", ginlimit.PerMinute(500), ginlimit.WithKey(ginlimit.ByClientIPPrefix(24, 48))))))
-	v1.GET("/things", func(c *gin.Context) { c.String(http.StatusOK, "things") })
-}
-
-// TestWiderNetworksHaveLimitsOfTheirOwn: a client cannot escape by other addresses of its networks.
-func TestWiderNetworksHaveLimitsOfTheirOwn(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		router := gin.New()
-		require.NoError(t, router.SetTrustedProxies(nil))
-		networks(router, local(t))
-		served := func(address func(i int) string) (allowed int) {
-			for i := range 1000 {
-				if testkit.Get(router, "/v1/things", testkit.From("["+address(i)+"]:1")).Code == http.StatusOK {
-					allowed++
-				}
-			}
-			return allowed
-		}
-		require.Equal(t, 100, served(func(i int) string { return fmt.Sprintf("2001:db8:1::%x", i) }), "of a /64")
-		require.Equal(t, 100, served(func(i int) string { return fmt.Sprintf("2001:db8:1:%x::1", i%256) }), "left of its /56")
-		require.Equal(t, 300, served(func(i int) string { return fmt.Sprintf("2001:db8:1:%x::1", i<<6) }), "left of its /48")
-		require.Equal(t, 500, served(func(i int) string { return fmt.Sprintf("2001:db8:2:%x::1", i<<6) }), "of another /48")
-		require.Equal(t, 500, served(func(i int) string { return fmt.Sprintf("192.0.2.%d", i%256) }), "of an IPv4 /24")
 	})
 }

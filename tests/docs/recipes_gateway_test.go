@@ -76,46 +76,6 @@ func TestPlansOfTokensTakeEffect(t *testing.T) {
 	})
 }
 
-func dailyTokens(router *gin.Engine, limiter *ginlimit.Limiter) {
-	estimate := func(c *gin.Context) int { return 1000 } // of the prompt and max_tokens
-	used := func(c *gin.Context) int { return c.GetInt("used") }
-	router.POST("/chat/completions", limiter.Handler("tokens per key",
-		ginlimit.PerMinute(20_000), ginlimit.PerCalendar(100_000, ginlimit.CalendarDay(nil)),
-		ginlimit.WithKey(ginlimit.ByValue("api key")), // set by what has looked the key up
-		ginlimit.WithCost(estimate), ginlimit.WithSettle(used)),
-		func(c *gin.Context) { c.Set("used", 5000) }) // the usage that the model reports
-}
-
-// TestTokensOfADayAreOfAKey: each call takes what it really used, of the day's quota of its key
-// alone.
-func TestTokensOfADayAreOfAKey(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		router := gin.New()
-		router.Use(func(c *gin.Context) { c.Set("api key", c.GetHeader("X-Api-Key")) })
-		dailyTokens(router, local(t))
-		ask := func(key string) int {
-			return send(router, http.MethodPost, "/chat/completions", testkit.With("X-Api-Key", key)).Code
-		}
-		spend := func(key string) (calls int) { // one in a minute, of 5,000 tokens
-			for ; ask(key) == http.StatusOK; time.Sleep(time.Minute) {
-				calls++
-			}
-			return calls
-		}
-		require.Equal(t, 20, spend("a"))
-		require.Equal(t, 20, spend("b"))
-		require.Equal(t, http.StatusTooManyRequests, ask("a"))
-		time.Sleep(24 * time.Hour)
-		require.Equal(t, 20, spend("a"))
-		time.Sleep(24 * time.Hour)
-		for range 4 {
-			require.Equal(t, http.StatusOK, ask("a"))
-		}
-		require.Equal(t, http.StatusTooManyRequests, ask("a"), "20,000 in this minute")
-	})
-}
-
 func messagesRecipe(router *gin.Engine, limiter *ginlimit.Limiter) {
 	messages := must(limiter.Policy("messages", ginlimit.PerSecond(5).WithBurst(20)))
 	sockets := limiter.Handler("sockets", ginlimit.PerMinute(30), ginlimit.InFlight(5)) // open at once
@@ -141,8 +101,7 @@ func messagesRecipe(router *gin.Engine, limiter *ginlimit.Limiter) {
 func TestMessagesOfASocketAreCounted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		router := gin.New()
-		require.NoError(t, router.SetTrustedProxies(nil))
+		router := signedIn()
 		messagesRecipe(router, local(t))
 		received := func(address string, messages int) int {
 			rec := send(router, http.MethodPost, "/chat", testkit.From(address), func(r *http.Request) {
