@@ -267,6 +267,8 @@ func TestNamesOfLimits(t *testing.T) {
 	require.Equal(t, []string{"a", "a-c"}, named("a", false, "m", "unit c"))
 	require.Equal(t, []string{"a-m", "a-m-2", "a-h", "a-m-3"}, named("a", true, "m", "m", "h", "m"))
 	require.Equal(t, []string{"a-m-2", "a-m", "a-m-3"}, named("a", true, "m-2", "m", "m"))
+	long := strings.Repeat("n", 64)
+	require.Equal(t, []string{long + "-m", long + "-h"}, named(long+"1", true, "m", "h"))
 }
 
 func TestIsToken(t *testing.T) {

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -60,20 +59,6 @@ func TestByClientIP(t *testing.T) {
 			assert.ErrorIs(t, err, ginlimit.ErrNoKey)
 			assert.Empty(t, got)
 		})
-	}
-}
-
-func TestEveryClientHasABucket(t *testing.T) {
-	t.Parallel()
-	rdb, _ := testkit.NewMiniredis(t)
-	r := testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(1)))
-	for _, address := range []string{"192.0.2.1:1", "192.0.2.2:1", "[2001:db8::1]:1",
-		"[2001:db8:0:1::1]:1", "[fe80::1%eth0]:1"} {
-		assert.Equal(t, http.StatusOK, testkit.Get(r, "/", testkit.From(address)).Code, address)
-	}
-	for _, address := range []string{"192.0.2.1:2", "[::ffff:192.0.2.1]:1", "[2001:db8::ffff]:1",
-		"[2001:db8:0:1:2::]:1", "[fe80::2%eth1]:1"} {
-		assert.Equal(t, http.StatusTooManyRequests, testkit.Get(r, "/", testkit.From(address)).Code, address)
 	}
 }
 
@@ -175,35 +160,6 @@ func TestUnreadableAddressIsAnErrorNotABucket(t *testing.T) {
 	require.Zero(t, rdb.DBSize(t.Context()).Val())
 }
 
-// TestPlatformAloneLeavesForwardedForTrusted: for a request without the platform's header, Gin
-// looks at those of proxies.
-func TestPlatformAloneLeavesForwardedForTrusted(t *testing.T) {
-	t.Parallel()
-	for name, c := range map[string]struct {
-		set    func(*gin.Engine) error // beside TrustedPlatform
-		chosen bool
-	}{
-		"TrustedPlatform alone":       {func(*gin.Engine) error { return nil }, true},
-		"with SetTrustedProxies(nil)": {func(r *gin.Engine) error { return r.SetTrustedProxies(nil) }, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			limiter := testkit.NewLocal(t, ginlimit.WithLogger(slog.New(slog.DiscardHandler)))
-			r := gin.New()
-			r.TrustedPlatform = gin.PlatformCloudflare
-			require.NoError(t, c.set(r))
-			r.GET("/", limiter.Handler("1/m", ginlimit.PerMinute(1)), testkit.OK)
-			through := func(client string) int { return testkit.Get(r, "/", testkit.With("Cf-Connecting-Ip", client)).Code }
-			past := func(claimed string) int { return testkit.Get(r, "/", testkit.With("X-Forwarded-For", claimed)).Code }
-			require.Equal(t, http.StatusOK, through("203.0.113.7"))
-			require.Equal(t, http.StatusOK, through("203.0.113.8"))
-			require.Equal(t, http.StatusTooManyRequests, through("203.0.113.7"))
-			require.Equal(t, http.StatusOK, past("203.0.113.9"))
-			require.Equal(t, c.chosen, past("203.0.113.10") == http.StatusOK)
-		})
-	}
-}
-
 // TestKeysOfNoClientAreLogged: a method is given a key that ByClientIP never returns, so no request counts under it.
 func TestKeysOfNoClientAreLogged(t *testing.T) {
 	t.Parallel()
@@ -216,25 +172,16 @@ func TestKeysOfNoClientAreLogged(t *testing.T) {
 	}{
 		{"an IPv4 address", "203.0.113.7", served, false, nil},
 		{"a /64", "2001:db8::/64", served, false, nil},
-		{"a /64 that begins as NAT64", "64:ff9b::/64", served, false, nil},
 		{"an IPv6 address", "2001:db8::1", served, true, nil},
-		{"the address that begins a /64", "2001:db8::", served, true, nil},
-		{"an address in capitals", "2001:DB8::1", served, true, nil},
 		{"a /64 in capitals", "2001:DB8::/64", served, true, nil},
-		{"a /64 with all zeros", "2001:db8:0:0::/64", served, true, nil},
-		{"a /64 with an address", "2001:db8::1/64", served, true, nil},
 		{"a /48", "2001:db8::/48", served, true, nil},
-		{"a network of IPv4", "203.0.113.0/24", served, true, nil},
 		{"an IPv4-mapped address", "::ffff:203.0.113.7", served, true, nil},
-		{"an address of NAT64", "64:ff9b::203.0.113.7", served, true, nil},
 		{"an address with a zone", "fe80::1%eth0", served, true, nil},
 		{"an address with a port", "203.0.113.7:443", served, true, nil},
 		{"a user", "ada", served, true, nil},
 		{"a worker's key", "ada", notServed, false, nil},
-		{"a worker's URL", "https://example.com/hook", notServed, false, nil},
 		{"an address in a tool", "203.0.113.7", notServed, false, nil},
 		{"an IPv6 address in a tool", "2001:db8::1", notServed, true, nil},
-		{"a /48 in a tool", "2001:db8::/48", notServed, true, nil},
 		{"a key function of its own", "2001:db8::1", served, false, []ginlimit.PolicyOption{testkit.ByUser()}},
 		{"other networks", "2001:db8::/48", served, false,
 			[]ginlimit.PolicyOption{ginlimit.WithKey(ginlimit.ByClientIPPrefix(24, 48))}},
@@ -259,111 +206,72 @@ func TestKeysOfNoClientAreLogged(t *testing.T) {
 	}
 }
 
-// TestSpoofableAddressesAreLogged wants one line if Gin trusts headers of a stranger, and none if not.
-func TestSpoofableAddressesAreLogged(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		name    string
-		key     ginlimit.KeyFunc
-		trusted []string
-		warned  bool
-		opts    []ginlimit.PolicyOption
-	}{
-		{"everyone is trusted", ginlimit.ByClientIP, []string{"0.0.0.0/0", "::/0"}, true, nil},
-		{"networks of others", ginlimit.ByClientIPPrefix(24, 48), []string{"0.0.0.0/0"}, true, nil},
-		{"behind another key", ginlimit.ByAny(ginlimit.ByHeader("X-User"), ginlimit.ByClientIP),
-			[]string{"0.0.0.0/0"}, true, nil},
-		{"by a deny list", ginlimit.ByHeader("X-User"), []string{"0.0.0.0/0"}, true,
-			[]ginlimit.PolicyOption{ginlimit.WithDenyList(netip.MustParsePrefix("198.51.100.0/24"))}},
-		{"by an allow list", ginlimit.ByHeader("X-User"), []string{"0.0.0.0/0"}, true,
-			[]ginlimit.PolicyOption{ginlimit.WithAllowList(netip.MustParsePrefix("0.0.0.0/0"))}},
-		{"nobody is trusted", ginlimit.ByClientIP, nil, false, nil},
-		{"the proxies are", ginlimit.ByClientIP, []string{"10.0.0.0/8"}, false, nil},
-		{"no address counts", ginlimit.ByHeader("X-User"), []string{"0.0.0.0/0"}, false, nil},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			rdb, _ := testkit.NewMiniredis(t)
-			var log testkit.Buffer
-			limiter := testkit.NewLimiter(t, rdb, ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
-			r := gin.New()
-			require.NoError(t, r.SetTrustedProxies(c.trusted))
-			r.GET("/", limiter.Handler("minute", append(c.opts, ginlimit.PerMinute(100), ginlimit.WithKey(c.key))...),
-				limiter.Handler("hour", ginlimit.PerHour(100), ginlimit.WithKey(c.key)))
-			testkit.Get(r, "/", testkit.With("X-User", "ada")) // by this key first
-			var all sync.WaitGroup
-			for range 20 {
-				all.Go(func() { testkit.Get(r, "/", testkit.With("X-Forwarded-For", "203.0.113.99")) })
-			}
-			all.Wait()
-			lines := strings.Split(log.String(), "\n")
-			lines = slices.DeleteFunc(lines[:len(lines)-1], func(line string) bool { // see TestAllowListNeedsTrustedProxies
-				return strings.Contains(line, "level=ERROR") && strings.Contains(line, "WithAllowList")
-			})
-			assert.Equal(t, c.warned, len(lines) == 1, log.String())
-			assert.Equal(t, c.warned, strings.Contains(log.String(), "SetTrustedProxies"))
-			assert.NotContains(t, log.String(), "203.0.113.99")
-		})
-	}
-}
-
 // spoofable serves handlers of a limiter by an engine that trusts these proxies, and returns its log.
 func spoofable(t *testing.T, trusted []string,
 	handlers func(*testkit.Limiter) []gin.HandlerFunc) (*gin.Engine, *testkit.Buffer) {
 	t.Helper()
-	rdb, _ := testkit.NewMiniredis(t)
-	log := &testkit.Buffer{}
-	limiter := testkit.NewLimiter(t, rdb, ginlimit.WithLogger(slog.New(slog.NewTextHandler(log, nil))))
+	limiter, log := loggedLocal(t)
 	r := gin.New()
 	require.NoError(t, r.SetTrustedProxies(trusted))
 	r.GET("/", handlers(limiter)...)
 	return r, log
 }
 
-// TestSpoofableHeadersAreNamed: the first that Gin trusts from any client, whatever the engine calls it.
-func TestSpoofableHeadersAreNamed(t *testing.T) {
+// TestSpoofableAddressesAreLogged in one line if Gin trusts headers of a stranger, which names the first of them that
+// it trusts from any client, whatever the engine calls it.
+func TestSpoofableAddressesAreLogged(t *testing.T) {
 	t.Parallel()
-	everybody := []string{"0.0.0.0/0"}
+	everybody, ipv6 := []string{"0.0.0.0/0"}, []string{"::/0"}
+	byUser := ginlimit.ByHeader("X-User")
+	headers := func(names ...string) func(*gin.Engine) { return func(r *gin.Engine) { r.RemoteIPHeaders = names } }
+	platform := func(name string) func(*gin.Engine) { return func(r *gin.Engine) { r.TrustedPlatform = name } }
 	for name, row := range map[string]struct {
 		trusted []string
+		key     ginlimit.KeyFunc // nil is ByClientIP
 		edit    func(*gin.Engine)
 		named   string // "" if there is nothing to warn of
+		opts    []ginlimit.PolicyOption
 	}{
-		"the default": {everybody, func(*gin.Engine) {}, "X-Forwarded-For"},
-		"another": {everybody, func(r *gin.Engine) {
-			r.RemoteIPHeaders = []string{"CF-Connecting-IP"}
-		}, "CF-Connecting-IP"},
-		"in odd case": {everybody, func(r *gin.Engine) {
-			r.RemoteIPHeaders = []string{"x-REAL-client-iP"}
-		}, "x-REAL-client-iP"},
-		"the first of several": {everybody, func(r *gin.Engine) {
-			r.RemoteIPHeaders = []string{"True-Client-IP", "X-Real-IP"}
-		}, "True-Client-IP"},
-		"IPv6 clients only": {[]string{"::/0"}, func(*gin.Engine) {}, "X-Forwarded-For"},
-		"nobody is trusted": {nil, func(r *gin.Engine) { r.RemoteIPHeaders = []string{"CF-Connecting-IP"} }, ""},
-		"only proxies are": {[]string{"10.0.0.0/8", "fd00::/8"}, func(r *gin.Engine) {
-			r.RemoteIPHeaders = []string{"CF-Connecting-IP"}
-		}, ""},
-		"no header at all": {everybody, func(r *gin.Engine) { r.RemoteIPHeaders = nil }, ""},
-		"not by headers":   {everybody, func(r *gin.Engine) { r.ForwardedByClientIP = false }, ""},
-		"a platform":       {nil, func(r *gin.Engine) { r.TrustedPlatform = gin.PlatformCloudflare }, ""},
-		"a platform's own": {nil, func(r *gin.Engine) { r.TrustedPlatform = "X-Real-Ip" }, ""},
-		"a platform's, as both": {everybody, func(r *gin.Engine) {
-			r.TrustedPlatform, r.RemoteIPHeaders = "X-Real-Ip", []string{"X-Real-Ip"}
-		}, ""},
-		"a platform, and others": {everybody, func(r *gin.Engine) {
-			r.TrustedPlatform = gin.PlatformCloudflare
-		}, "X-Forwarded-For"},
+		"everybody":            {trusted: everybody, named: "X-Forwarded-For"},
+		"IPv6 clients":         {trusted: ipv6, named: "X-Forwarded-For"},
+		"networks of others":   {trusted: everybody, key: ginlimit.ByClientIPPrefix(24, 48), named: "X-Forwarded-For"},
+		"behind another key":   {trusted: everybody, key: ginlimit.ByAny(byUser, ginlimit.ByClientIP), named: "X-Forwarded-For"},
+		"another header":       {trusted: everybody, edit: headers("CF-Connecting-IP"), named: "CF-Connecting-IP"},
+		"in odd case":          {trusted: everybody, edit: headers("x-REAL-client-iP"), named: "x-REAL-client-iP"},
+		"the first of several": {trusted: everybody, edit: headers("True-Client-IP", "X-Real-IP"), named: "True-Client-IP"},
+		"by a deny list": {trusted: everybody, key: byUser, named: "X-Forwarded-For",
+			opts: []ginlimit.PolicyOption{ginlimit.WithDenyList(netip.MustParsePrefix("198.51.100.0/24"))}},
+		"beside a platform": {trusted: everybody, edit: platform(gin.PlatformCloudflare), named: "X-Forwarded-For"},
+
+		"nobody":                    {edit: headers("CF-Connecting-IP")},
+		"proxies":                   {trusted: []string{"10.0.0.0/8", "fd00::/8"}, edit: headers("CF-Connecting-IP")},
+		"no address counts":         {trusted: everybody, key: byUser},
+		"no header at all":          {trusted: everybody, edit: headers()},
+		"not by headers":            {trusted: everybody, edit: func(r *gin.Engine) { r.ForwardedByClientIP = false }},
+		"a platform":                {edit: platform("X-Real-Ip")},
+		"a platform's own, as both": {trusted: everybody, edit: func(r *gin.Engine) { platform("X-Real-Ip")(r); headers("X-Real-Ip")(r) }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r, log := spoofable(t, row.trusted, func(l *testkit.Limiter) []gin.HandlerFunc {
-				return []gin.HandlerFunc{l.Handler("100/m", ginlimit.PerMinute(100)), l.Handler("100/h", ginlimit.PerHour(100))}
-			})
-			row.edit(r)
-			for range 3 {
-				testkit.Get(r, "/", testkit.With("Cf-Connecting-Ip", "203.0.113.99"), testkit.With("X-Real-Ip", "203.0.113.99"))
+			if row.key == nil {
+				row.key = ginlimit.ByClientIP
 			}
+			opts := append(row.opts, ginlimit.PerMinute(100), ginlimit.WithKey(row.key))
+			r, log := spoofable(t, row.trusted, func(l *testkit.Limiter) []gin.HandlerFunc {
+				return []gin.HandlerFunc{l.Handler("minute", opts...),
+					l.Handler("hour", ginlimit.PerHour(100), ginlimit.WithKey(row.key))}
+			})
+			if row.edit != nil {
+				row.edit(r)
+			}
+			testkit.Get(r, "/", testkit.With("X-User", "ada")) // by this key first
+			var all sync.WaitGroup
+			for range 20 {
+				all.Go(func() {
+					testkit.Get(r, "/", testkit.With("X-Forwarded-For", "203.0.113.99"), testkit.With("X-Real-Ip", "203.0.113.99"))
+				})
+			}
+			all.Wait()
 			if row.named == "" {
 				require.Empty(t, log.String())
 				return

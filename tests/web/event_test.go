@@ -119,9 +119,13 @@ func ways() map[string]way {
 		"on both lists": {opts: options{hour, ginlimit.WithAllowList(all), ginlimit.WithDenyList(all)}, code: 200,
 			want: skipped},
 
-		"no key":          {opts: options{hour, key(nil)}, code: 500, want: failed("no_key", 1)},
-		"a malformed key": {opts: options{hour, key(ginlimit.ErrBadRequest)}, code: 400, want: failed("bad_request", 1)},
-		"a broken key":    {opts: options{hour, key(errOwn)}, code: 500, want: failed("key_func", 1)},
+		"no key":                         {opts: options{hour, key(nil)}, code: 500, want: failed("no_key", 1)},
+		"a malformed key":                {opts: options{hour, key(ginlimit.ErrBadRequest)}, code: 400, want: failed("bad_request", 1)},
+		"a broken key":                   {opts: options{hour, key(errOwn)}, code: 500, want: failed("key_func", 1)},
+		"a key function that is cut off": {opts: options{hour, key(context.Canceled)}, code: 503, want: failed("key_func", 1)},
+		"a slow plan":                    {opts: options{limits(context.DeadlineExceeded)}, code: 503, want: failed("limit_func", 1)},
+		"plans are unavailable": {opts: options{limits(errors.Join(ginlimit.ErrUnavailable, context.DeadlineExceeded))},
+			code: 503, want: failed("limit_func", 1)},
 		"no address for a list": {opts: options{hour, ginlimit.WithDenyList(all)}, edit: testkit.From("@"), code: 500,
 			want: failed("no_key", 0)},
 		"an unknown client": {opts: options{limits(ginlimit.ErrUnknownClient)}, code: 403, want: failed("unknown_client", 1)},
@@ -196,70 +200,19 @@ func TestEventsOfEachWayOfARequest(t *testing.T) {
 // TestWordsOfEvents are for labels of metrics.
 func TestWordsOfEvents(t *testing.T) {
 	t.Parallel()
-	var sources, causes []string
+	var outcomes, sources, causes []string
+	for o := range ginlimit.OutcomeFailed + 2 {
+		outcomes = append(outcomes, o.String())
+	}
 	for s := range ginlimit.FromPolicy + 2 {
 		sources = append(sources, s.String())
 	}
 	for c := range ginlimit.CauseQueueFull + 2 {
 		causes = append(causes, c.String())
 	}
+	require.Equal(t, []string{"allowed", "denied", "skipped", "failed", "unknown"}, outcomes)
 	require.Equal(t, []string{"redis", "cache", "lease", "local", "open", "policy", "unknown"}, sources)
 	require.Equal(t, []string{"", "rate", "in_flight", "ban", "never", "list", "share", "queue_full", "unknown"}, causes)
-}
-
-// TestReasonsOfNoDecision are words for what the application or the client did, never the text of an error.
-func TestReasonsOfNoDecision(t *testing.T) {
-	t.Parallel()
-	type options = []ginlimit.PolicyOption
-	errOwn, hour := errors.New("alice@example.org"), ginlimit.PerHour(1)
-	limits := func(err error) ginlimit.PolicyOption {
-		return ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) { return nil, err })
-	}
-	key := func(err error) ginlimit.Option {
-		return ginlimit.WithKey(func(*gin.Context) (string, error) { return "", err })
-	}
-	ended := func(r *http.Request) {
-		ctx, cancel := context.WithCancel(r.Context())
-		cancel()
-		*r = *r.WithContext(ctx)
-	}
-	for name, row := range map[string]struct {
-		options options
-		request func(*http.Request)
-		want    string
-	}{
-		"a decision":             {options: options{hour}},
-		"no key":                 {options: options{hour, key(nil)}, want: "no_key"},
-		"a key function fails":   {options: options{hour, key(errOwn)}, want: "key_func"},
-		"an unknown client":      {options: options{limits(ginlimit.ErrUnknownClient)}, want: "unknown_client"},
-		"a limit function fails": {options: options{limits(errOwn)}, want: "limit_func"},
-		"plans are unavailable": {options: options{limits(errors.Join(ginlimit.ErrUnavailable,
-			context.DeadlineExceeded))}, want: "limit_func"},
-		"a malformed key":           {options: options{hour, key(ginlimit.ErrBadRequest)}, want: "bad_request"},
-		"a slow database":           {options: options{limits(context.DeadlineExceeded)}, want: "limit_func"},
-		"a key function is cut off": {options: options{hour, key(context.Canceled)}, want: "key_func"},
-		"no limits":                 {options: options{limits(nil)}, want: "invalid_argument"},
-		"a negative cost": {options: options{hour, ginlimit.WithCost(func(
-			*gin.Context) int {
-			return -1
-		})}, want: "invalid_argument"},
-		"the client left": {options: options{hour}, request: ended, want: "canceled"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			var seen events
-			limiter := testkit.NewLocal(t, ginlimit.WithObserver(seen.observe))
-			request := row.request
-			if request == nil {
-				request = func(*http.Request) {}
-			}
-			testkit.Get(testkit.Serve(limiter.Handler("test",
-				append(options{testkit.ByUser()}, row.options...)...)), "/", testkit.User("u"), request)
-			got := seen.take(t)
-			require.Len(t, got, 1)
-			require.Equal(t, row.want, got[0].Reason)
-		})
-	}
 }
 
 // TestEventsTellHowLongARequestWaitedForASlot apart from the decision.

@@ -148,28 +148,6 @@ func TestLoweredWindowIsReportedUntilItHasMore(t *testing.T) {
 	assert.Equal(t, []item{{"plan-m", -1, -1, 0, 57}}, limitsOf(t, rec))
 }
 
-func TestDraftOfProhibitedAndNeverAllowed(t *testing.T) {
-	t.Parallel()
-	rdb, _ := testkit.NewMiniredis(t)
-	rec := testkit.Get(testkit.Serve(testkit.NewLimiter(t, rdb).Handler("closed", ginlimit.PerMinute(0), draft)), "/")
-	assert.Equal(t, []item{{"closed", 0, 60, -1, -1}}, policiesOf(t, rec))
-	assert.Equal(t, []item{{"closed", -1, -1, 0, -1}}, limitsOf(t, rec))
-	assert.Equal(t, []string{"closed"}, violated(t, rec))
-	assert.Empty(t, rec.Header().Get("Retry-After"))
-
-	cost := ginlimit.WithCost(func(*gin.Context) int { return 6 })
-	for name, handler := range map[string]gin.HandlerFunc{
-		"in Redis":   testkit.NewLimiter(t, rdb).Handler("small", ginlimit.PerMinute(5), draft, cost),
-		"without it": testkit.WithoutRedis(t, ginlimit.WithReplicas(3)).Handler("small", ginlimit.PerMinute(5), draft, cost),
-	} {
-		rec = testkit.Get(testkit.Serve(handler), "/")
-		assert.Equal(t, http.StatusTooManyRequests, rec.Code, name)
-		assert.Equal(t, []string{"small"}, violated(t, rec), name)
-		assert.Equal(t, "small", limitsOf(t, rec)[0].name, name)
-		assert.Empty(t, rec.Header().Get("Retry-After"), name)
-	}
-}
-
 // A client that waits t comes no later than one that waits Retry-After.
 func TestRetryAfterIsNeverBeforeT(t *testing.T) {
 	t.Parallel()
@@ -264,40 +242,4 @@ func TestNamesAreBounded(t *testing.T) {
 	_, err := l.Policy("one more", ginlimit.Unlimited())
 	requireInvalid(t, err,
 		"ginlimit: the limiter has made 65536 policies; make each policy once, at start, not for each request")
-}
-
-func errorOf(_ *ginlimit.Policy, err error) error { return err }
-
-// TestDefaultsThatDoNotFitAPolicyAreForOthers: an option of the limiter is no error of a policy that
-// has no use for it; the policy's own option is.
-func TestDefaultsThatDoNotFitAPolicyAreForOthers(t *testing.T) {
-	t.Parallel()
-	rdb, _ := testkit.NewMiniredis(t)
-	hour, sliding := ginlimit.PerHour(1), ginlimit.PerHour(1).WithAlgorithm(ginlimit.SlidingWindow)
-	queue, lease := ginlimit.WithQueue(1, time.Second), ginlimit.WithLease(time.Second)
-	l := testkit.NewLimiter(t, rdb, queue, lease)
-	require.NoError(t, errorOf(l.Policy("rate", hour)))
-	require.NoError(t, errorOf(l.Policy("window", sliding)))
-	require.NoError(t, errorOf(l.Policy("slots", ginlimit.InFlight(1))))
-	require.NoError(t, errorOf(l.Policy("free", ginlimit.Unlimited())))
-	require.ErrorContains(t, errorOf(l.Policy("own", ginlimit.Unlimited(), queue)), "there is nothing to wait for")
-	require.ErrorContains(t, errorOf(l.Policy("own", sliding, lease)), "does not go together with a SlidingWindow")
-	require.PanicsWithError(t, "ginlimit: WithLease does not go together with a SlidingWindow: "+
-		"a token counts from when it was used; use another algorithm",
-		func() { ginlimit.New(rdb, "all", sliding, lease) })
-}
-
-// TestByValueReadsNamedTypes: an application's own types of strings and integers are keys.
-func TestByValueReadsNamedTypes(t *testing.T) {
-	t.Parallel()
-	type userID int64
-	type name string
-	for want, value := range map[string]any{"7": userID(7), "alice": name("alice"), "8": uint16(8)} {
-		c, _ := gin.CreateTestContext(nil)
-		c.Set("user", value)
-		require.Equal(t, want, testkit.Must(ginlimit.ByValue("user")(c)))
-	}
-	c, _ := gin.CreateTestContext(nil)
-	c.Set("user", 1.5)
-	require.ErrorContains(t, testkit.Err(ginlimit.ByValue("user")(c)), "is a float64")
 }

@@ -11,7 +11,6 @@ import (
 	"net/url"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/gin-gonic/gin"
 	"github.com/stretchr/testify/assert"
@@ -20,24 +19,6 @@ import (
 	"github.com/ginlimit/ginlimit"
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
-
-func TestKeyEscapesItsParts(t *testing.T) {
-	t.Parallel()
-	require.Equal(t, "login|203.0.113.7", ginlimit.Key("login", "203.0.113.7"))
-	require.Equal(t, `a\|b|c`, ginlimit.Key("a|b", "c"))
-}
-
-func TestPolicyReachesTheHandlersBucket(t *testing.T) {
-	t.Parallel()
-	rdb, _ := testkit.NewMiniredis(t)
-	limit := ginlimit.PerHour(3)
-	r := testkit.Serve(testkit.NewLimiter(t, rdb).Handler("login", limit))
-	testkit.Get(r, "/", testkit.From("192.0.2.7:1"))
-	worker := testkit.NewPolicy(t, testkit.NewLimiter(t, rdb), "login", limit)
-	require.Equal(t, 2, testkit.Must(worker.Peek(t.Context(), "192.0.2.7")).Remaining)
-	require.NoError(t, worker.Block(t.Context(), "192.0.2.7", time.Minute))
-	require.Equal(t, "60", testkit.Get(r, "/", testkit.From("192.0.2.7:1")).Header().Get("Retry-After"))
-}
 
 // TestEveryClientHasTheKeyOfItsPolicy: the client k of the policy n is Key(n, k) in Redis.
 func TestEveryClientHasTheKeyOfItsPolicy(t *testing.T) {
@@ -209,6 +190,7 @@ type (
 	level int
 	flag  bool
 	uuid  [2]byte
+	plain int64 // has none
 )
 
 func (email) String() string  { return "[redacted]" }
@@ -223,20 +205,21 @@ func TestByValue(t *testing.T) {
 		value any
 		want  string
 	}{
-		"a string":         {"ada", "ada"},
-		"with a separator": {"auth0|5", "auth0|5"},
-		"an int":           {42, "42"},
-		"a negative int":   {-1, "-1"},
-		"zero":             {0, "0"},
-		"an int64":         {int64(math.MinInt64), "-9223372036854775808"},
-		"a uint64":         {uint64(math.MaxUint64), "18446744073709551615"},
-		"a uint8":          {uint8(7), "7"},
-		"a named string":   {email("ada@example.org"), "ada@example.org"},
-		"a named integer":  {level(7), "7"},
-		"a pointer to one": {new(level), "0"},
-		"a struct":         {netip.MustParseAddr("192.0.2.1"), "192.0.2.1"},
-		"an array":         {uuid{1, 2}, "0102"},
-		"a pointer":        {&url.URL{Scheme: "spiffe", Host: "example.org", Path: "/ada"}, "spiffe://example.org/ada"},
+		"a string":           {"ada", "ada"},
+		"with a separator":   {"auth0|5", "auth0|5"},
+		"an int":             {42, "42"},
+		"a negative int":     {-1, "-1"},
+		"zero":               {0, "0"},
+		"an int64":           {int64(math.MinInt64), "-9223372036854775808"},
+		"a uint64":           {uint64(math.MaxUint64), "18446744073709551615"},
+		"a uint8":            {uint8(7), "7"},
+		"a named string":     {email("ada@example.org"), "ada@example.org"},
+		"a named integer":    {level(7), "7"},
+		"one without a text": {plain(8), "8"},
+		"a pointer to one":   {new(level), "0"},
+		"a struct":           {netip.MustParseAddr("192.0.2.1"), "192.0.2.1"},
+		"an array":           {uuid{1, 2}, "0102"},
+		"a pointer":          {&url.URL{Scheme: "spiffe", Host: "example.org", Path: "/ada"}, "spiffe://example.org/ada"},
 	} {
 		c := &gin.Context{}
 		c.Set("user", row.value)

@@ -214,23 +214,6 @@ func TestPlansHaveSlots(t *testing.T) {
 	})
 }
 
-// TestSlotsInReserve: a derived policy shares the slots, up to a number of its own, so it leaves some to the other.
-func TestSlotsInReserve(t *testing.T) {
-	t.Parallel()
-	testkit.OnEveryEngine(t, func(t *testing.T, e testkit.Engine) {
-		people := testkit.NewPolicy(t, e.Limiter, "upstream", ginlimit.InFlight(10))
-		batch := testkit.Derive(t, people, ginlimit.InFlight(8))
-		for range 8 {
-			require.True(t, testkit.Reserve(t, batch).Result().Allowed)
-		}
-		require.False(t, testkit.Reserve(t, batch).Result().Allowed)
-		for range 2 {
-			require.True(t, testkit.Reserve(t, people).Result().Allowed)
-		}
-		require.False(t, testkit.Reserve(t, people).Result().Allowed)
-	})
-}
-
 func contextWith(ctx context.Context, key, value any) context.Context {
 	return context.WithValue(ctx, key, value)
 }

@@ -179,54 +179,30 @@ func TestFieldsOfLaterPeriodsAreKept(t *testing.T) {
 // TestNamesDecideWhoShares of two processes.
 func TestNamesDecideWhoShares(t *testing.T) {
 	t.Parallel()
+	type limits = []ginlimit.Limit
+	minute, hour := ginlimit.PerMinute(5), ginlimit.PerHour(50)
 	for _, c := range []struct {
-		name   string
-		first  func(l *testkit.Limiter) gin.HandlerFunc
-		second func(l *testkit.Limiter) gin.HandlerFunc
-		share  bool
+		name, second string // of the policy a, and of this one
+		limits       [2]limits
+		share        bool
 	}{
-		{"one name, another text",
-			func(l *testkit.Limiter) gin.HandlerFunc { return l.Handler("a", ginlimit.PerMinute(5)) },
-			func(l *testkit.Limiter) gin.HandlerFunc { return l.Handler("a", ginlimit.PerMinute(5).WithBurst(5)) }, true},
-		{"one name, limits in another order",
-			func(l *testkit.Limiter) gin.HandlerFunc {
-				return l.Handler("a", ginlimit.PerHour(50), ginlimit.PerMinute(5))
-			},
-			func(l *testkit.Limiter) gin.HandlerFunc {
-				return l.Handler("a", ginlimit.PerMinute(5), ginlimit.PerHour(50))
-			}, true},
-		{"one name, one of several limits",
-			func(l *testkit.Limiter) gin.HandlerFunc { return l.Handler("a", ginlimit.PerMinute(5)) },
-			func(l *testkit.Limiter) gin.HandlerFunc {
-				return l.Handler("a", ginlimit.PerHour(50), ginlimit.PerMinute(5))
-			}, true},
-		{"one name, one algorithm in common",
-			func(l *testkit.Limiter) gin.HandlerFunc { return l.Handler("a", ginlimit.PerMinute(5)) },
-			func(l *testkit.Limiter) gin.HandlerFunc {
-				return l.Handler("a", ginlimit.PerMinute(9).WithAlgorithm(ginlimit.FixedWindow), ginlimit.PerMinute(5))
-			}, true},
-		{"different names",
-			func(l *testkit.Limiter) gin.HandlerFunc { return l.Handler("a", ginlimit.PerMinute(5)) },
-			func(l *testkit.Limiter) gin.HandlerFunc { return l.Handler("b", ginlimit.PerMinute(5)) }, false},
-		{"one name",
-			func(l *testkit.Limiter) gin.HandlerFunc { return l.Handler("a", ginlimit.PerMinute(5)) },
-			func(l *testkit.Limiter) gin.HandlerFunc { return l.Handler("a", ginlimit.PerMinute(6)) }, true},
-		{"one name, two periods",
-			func(l *testkit.Limiter) gin.HandlerFunc { return l.Handler("a", ginlimit.PerMinute(5)) },
-			func(l *testkit.Limiter) gin.HandlerFunc { return l.Handler("a", ginlimit.PerHour(5)) }, false},
-		{"one name, two algorithms",
-			func(l *testkit.Limiter) gin.HandlerFunc { return l.Handler("a", ginlimit.PerMinute(5)) },
-			func(l *testkit.Limiter) gin.HandlerFunc {
-				return l.Handler("a", ginlimit.PerMinute(5).WithAlgorithm(ginlimit.SlidingWindow))
-			}, false},
+		{"another text", "a", [2]limits{{minute}, {minute.WithBurst(5)}}, true},
+		{"limits in another order", "a", [2]limits{{hour, minute}, {minute, hour}}, true},
+		{"one of several limits", "a", [2]limits{{minute}, {hour, minute}}, true},
+		{"one algorithm in common", "a", [2]limits{{minute},
+			{ginlimit.PerMinute(9).WithAlgorithm(ginlimit.FixedWindow), minute}}, true},
+		{"different names", "b", [2]limits{{minute}, {minute}}, false},
+		{"another rate", "a", [2]limits{{minute}, {ginlimit.PerMinute(6)}}, true},
+		{"two periods", "a", [2]limits{{minute}, {ginlimit.PerHour(5)}}, false},
+		{"two algorithms", "a", [2]limits{{minute}, {minute.WithAlgorithm(ginlimit.SlidingWindow)}}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			rdb, _ := testkit.NewMiniredis(t)
 			var log bytes.Buffer
 			logger := ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil)))
-			first := c.first(testkit.NewLimiter(t, rdb, logger))
-			second := c.second(testkit.NewLimiter(t, rdb, logger))
+			first := testkit.NewLimiter(t, rdb, logger).Handler("a", ginlimit.WithLimits(c.limits[0]...))
+			second := testkit.NewLimiter(t, rdb, logger).Handler(c.second, ginlimit.WithLimits(c.limits[1]...))
 			r := gin.New()
 			_ = r.SetTrustedProxies(nil)
 			done := func(c *gin.Context) {}
@@ -254,25 +230,6 @@ func TestNamesDecideWhoShares(t *testing.T) {
 	}
 }
 
-func TestOtherLimitersAreOtherBuckets(t *testing.T) {
-	t.Parallel()
-	rdb, _ := testkit.NewMiniredis(t)
-	var log bytes.Buffer
-	logger := ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil)))
-	local := testkit.Must(ginlimit.NewLocal(logger))
-	r := testkit.Serve(
-		testkit.Middleware(rdb, ginlimit.PerMinute(5), logger),
-		testkit.Middleware(rdb, ginlimit.PerMinute(5), logger, ginlimit.WithPrefix("other")),
-		local.Handler("5/m", ginlimit.PerMinute(5)))
-	assert.Equal(t, "4", testkit.Get(r, "/").Header().Get("X-RateLimit-Remaining"))
-	assert.Empty(t, log.String())
-
-	r = testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(5), logger),
-		testkit.Middleware(rdb, ginlimit.PerMinute(5), logger))
-	testkit.Get(r, "/")
-	assert.Contains(t, log.String(), "two handlers charge one bucket", "two limiters, one bucket")
-}
-
 // TestClientsOfOneServerShareBuckets: they are warned of as two handlers of one client are, also in two limiters.
 func TestClientsOfOneServerShareBuckets(t *testing.T) {
 	t.Parallel()
@@ -284,12 +241,14 @@ func TestClientsOfOneServerShareBuckets(t *testing.T) {
 	for name, row := range map[string]struct {
 		options redis.Options
 		warns   bool
+		opts    []ginlimit.LimiterOption
 	}{
-		"of one address":      {redis.Options{Addr: addr}, true},
-		"of other options":    {redis.Options{Addr: addr, PoolSize: 3, ReadTimeout: time.Second}, true},
-		"of another database": {redis.Options{Addr: addr, DB: 1}, false},
+		"of one address":      {redis.Options{Addr: addr}, true, nil},
+		"of other options":    {redis.Options{Addr: addr, PoolSize: 3, ReadTimeout: time.Second}, true, nil},
+		"of another database": {redis.Options{Addr: addr, DB: 1}, false, nil},
+		"of another prefix":   {redis.Options{Addr: addr}, false, []ginlimit.LimiterOption{ginlimit.WithPrefix("other")}},
 		// A Dialer of the application may lead anywhere.
-		"of an own Dialer": {redis.Options{Addr: addr, Dialer: own}, false},
+		"of an own Dialer": {redis.Options{Addr: addr, Dialer: own}, false, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -297,8 +256,9 @@ func TestClientsOfOneServerShareBuckets(t *testing.T) {
 			t.Cleanup(func() { _ = other.Close() })
 			var log bytes.Buffer
 			logger := ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil)))
-			testkit.Get(testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(100), logger),
-				testkit.Middleware(other, ginlimit.PerMinute(100), logger)), "/")
+			testkit.Get(testkit.Serve(testkit.NewLimiter(t, rdb, logger).Handler("p", ginlimit.PerMinute(100)),
+				testkit.NewLimiter(t, other, append(row.opts, logger)...).Handler("p", ginlimit.PerMinute(100)),
+				testkit.NewLocal(t, logger).Handler("p", ginlimit.PerMinute(100))), "/")
 			require.Equal(t, row.warns, strings.Contains(log.String(), "two handlers charge one bucket"), log.String())
 		})
 	}

@@ -1,7 +1,6 @@
 package web_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -62,14 +61,6 @@ func TestAllowedAndDeniedAnswers(t *testing.T) {
 	rec = testkit.Get(r, "/")
 	assert.Equal(t, http.StatusOK, rec.Code)
 	assert.Equal(t, "0", rec.Header().Get("X-RateLimit-Remaining"))
-}
-
-func TestRetryAfterIsAtLeastASecond(t *testing.T) {
-	t.Parallel()
-	rdb, _ := testkit.NewMiniredis(t)
-	r := testkit.Serve(testkit.Middleware(rdb, ginlimit.PerSecond(1000).WithBurst(1)))
-	testkit.Get(r, "/")
-	assert.Equal(t, "1", testkit.Get(r, "/").Header().Get("Retry-After"))
 }
 
 func TestErrorsGoToTheErrorHandler(t *testing.T) {
@@ -141,21 +132,6 @@ func TestErrorsGoToTheErrorHandler(t *testing.T) {
 	}
 }
 
-func TestDeniedHandlerAnswersAndTheRequestIsAborted(t *testing.T) {
-	t.Parallel()
-	rdb, _ := testkit.NewMiniredis(t)
-	r := testkit.Serve(testkit.Middleware(rdb, ginlimit.PerHour(1),
-		ginlimit.WithDeniedHandler(func(c *gin.Context, r ginlimit.Result) {
-			assert.False(t, r.Allowed)
-			assert.Equal(t, time.Hour, r.RetryAfter)
-		})))
-	testkit.Get(r, "/")
-	rec := testkit.Get(r, "/")
-	assert.Equal(t, http.StatusTooManyRequests, rec.Code)
-	assert.Empty(t, rec.Body.String())
-	assert.Equal(t, "3600", rec.Header().Get("Retry-After"))
-}
-
 func TestHeadersReportTheLimitClosestToExhaustion(t *testing.T) {
 	t.Parallel()
 	rdb, _ := testkit.NewMiniredis(t)
@@ -184,27 +160,6 @@ func TestHeadersReportTheLimitClosestToExhaustion(t *testing.T) {
 	assert.False(t, told.Allowed)
 }
 
-func TestSeveralLimitsInOneHandler(t *testing.T) {
-	t.Parallel()
-	rdb, advance := testkit.NewMiniredis(t)
-	r := testkit.Serve(testkit.NewLimiter(t, rdb).Handler("test", ginlimit.PerMinute(2), ginlimit.PerHour(3)))
-	for range 2 {
-		require.Equal(t, http.StatusOK, testkit.Get(r, "/").Code)
-	}
-	require.Equal(t, "30", testkit.Get(r, "/").Header().Get("Retry-After"))
-	advance(time.Minute)
-	require.Equal(t, http.StatusOK, testkit.Get(r, "/").Code)
-	require.Equal(t, "3", testkit.Get(r, "/").Header().Get("X-RateLimit-Limit"))
-}
-
-// TestLimitsOfOnePeriodOfWhichOneIsCounted are no fault.
-func TestLimitsOfOnePeriodOfWhichOneIsCounted(t *testing.T) {
-	t.Parallel()
-	for _, rate := range []int{-1, 0} {
-		testkit.Must(testkit.NewLocal(t).Allow(t.Context(), "k", ginlimit.PerMinute(rate), ginlimit.PerMinute(5)))
-	}
-}
-
 // TestCopiedContextIsSafe has an access log look at a copy while a further handler decides.
 func TestCopiedContextIsSafe(t *testing.T) {
 	t.Parallel()
@@ -219,21 +174,6 @@ func TestCopiedContextIsSafe(t *testing.T) {
 	}, l.Handler("3/m", ginlimit.PerMinute(3)))
 	testkit.Get(r, "/")
 	assert.Equal(t, ginlimit.PerHour(5), (<-logged).Limit, "what was decided when it was copied")
-}
-
-func TestRequestDeadlineIsAnswered503(t *testing.T) {
-	t.Parallel()
-	rdb, _ := testkit.NewMiniredis(t)
-	late, cancel := context.WithTimeout(t.Context(), 0)
-	defer cancel()
-	gone, cancel := context.WithCancel(t.Context())
-	cancel()
-	for _, ctx := range []context.Context{late, gone} {
-		rec := testkit.Get(testkit.Serve(testkit.Middleware(rdb, ginlimit.PerHour(1))), "/", func(r *http.Request) {
-			*r = *r.WithContext(ctx)
-		})
-		assert.Equal(t, http.StatusServiceUnavailable, rec.Code)
-	}
 }
 
 // TestHandleContextRunsHandlersAgain as the guide says: a request to another path takes its tokens

@@ -103,7 +103,9 @@ func TestFaultsOfPolicies(t *testing.T) {
 		"one period, two algorithms": {"p", options{hour, hour.WithAlgorithm(ginlimit.FixedWindow)}, nil},
 		"one period, one algorithm": {"p", options{hour, hour.WithBurst(7)},
 			[]string{invalid + "5/h and 5/h burst 7 have the same period"}},
-		"a queue for tokens": {"p", options{hour, ginlimit.WithQueue(1, time.Second)}, nil},
+		"one period, of which one is counted": {"p", options{ginlimit.PerMinute(-1), ginlimit.PerMinute(5)}, nil},
+		"one period, of which one prohibits":  {"p", options{ginlimit.PerMinute(0), ginlimit.PerMinute(5)}, nil},
+		"a queue for tokens":                  {"p", options{hour, ginlimit.WithQueue(1, time.Second)}, nil},
 		"a queue without anything to wait for": {"p", options{ginlimit.Unlimited(), ginlimit.WithQueue(1, time.Second)},
 			[]string{"ginlimit: WithQueue does not go together with no limit that counts: " +
 				"there is nothing to wait for; leave WithQueue out"}},
@@ -154,36 +156,6 @@ func TestFaultsOfLimiters(t *testing.T) {
 		ginlimit.New(rdb, "p", ginlimit.Per(math.MaxInt32, 36_000*time.Hour), ginlimit.WithFloor(-1))
 	})
 	requireInvalid(t, err, want[1], "ginlimit: invalid argument: 2147483647/1500d is too large to be counted exactly")
-}
-
-// TestTwoNumbersOfSlotsFromALimitFunc are an error of each call and request, and take nothing.
-func TestTwoNumbersOfSlotsFromALimitFunc(t *testing.T) {
-	t.Parallel()
-	var failed error
-	p := testkit.NewPolicy(t, testkit.NewLocal(t), "p", testkit.ByUser(), ginlimit.InFlight(1),
-		ginlimit.WithLimitFunc(func(_ context.Context, client string) ([]ginlimit.Limit, error) {
-			if client == "plain" {
-				return []ginlimit.Limit{ginlimit.PerHour(5)}, nil
-			}
-			return []ginlimit.Limit{ginlimit.PerHour(5), ginlimit.InFlight(2), ginlimit.InFlight(3)}, nil
-		}),
-		ginlimit.WithErrorHandler(func(c *gin.Context, err error) {
-			failed = err
-			c.AbortWithStatus(ginlimit.ErrorStatus(err))
-		}))
-	ctx, n := t.Context(), 1
-	for name, method := range methodsOf(p, &ctx, &n) {
-		err := method("u")
-		require.ErrorIs(t, err, ginlimit.ErrInvalidArgument, name)
-		require.EqualError(t, err, "ginlimit: invalid argument: 2 in flight and 3 in flight limit the same", name)
-	}
-	slot, err := p.Reserve(ctx, "u", 1)
-	require.ErrorIs(t, err, ginlimit.ErrInvalidArgument)
-	require.Nil(t, slot)
-	r := testkit.Serve(p.Handler())
-	require.Equal(t, http.StatusInternalServerError, testkit.Get(r, "/", testkit.User("u")).Code)
-	require.ErrorIs(t, failed, ginlimit.ErrInvalidArgument)
-	require.Equal(t, http.StatusOK, testkit.Get(r, "/", testkit.User("plain")).Code)
 }
 
 // TestWithReplacesOptions of a request, and the buckets stay the same.

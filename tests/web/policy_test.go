@@ -38,23 +38,16 @@ func TestPolicyMethodsAreForTheBucketsOfItsHandler(t *testing.T) {
 			name    string
 			policy  []ginlimit.PolicyOption
 		}{
-			"token bucket":     {nil, "test", []ginlimit.PolicyOption{ten}},
-			"with a separator": {nil, "a|name", []ginlimit.PolicyOption{ten}},
-			"fixed window":     {nil, "fw", []ginlimit.PolicyOption{ten.WithAlgorithm(ginlimit.FixedWindow)}},
-			"sliding window":   {nil, "test", []ginlimit.PolicyOption{ten.WithAlgorithm(ginlimit.SlidingWindow)}},
+			"token bucket":   {nil, "test", []ginlimit.PolicyOption{ten}},
+			"fixed window":   {nil, "fw", []ginlimit.PolicyOption{ten.WithAlgorithm(ginlimit.FixedWindow)}},
+			"sliding window": {nil, "test", []ginlimit.PolicyOption{ten.WithAlgorithm(ginlimit.SlidingWindow)}},
 			"several limits": {nil, "test",
 				[]ginlimit.PolicyOption{ten, ginlimit.PerHour(100), ginlimit.Per(11, 30*24*time.Hour)}},
-			"a list of limits": {nil, "test", []ginlimit.PolicyOption{ginlimit.WithLimits(ginlimit.PerHour(100), ten)}},
 			"different algorithms": {nil, "test",
 				[]ginlimit.PolicyOption{ten, ginlimit.PerHour(100).WithAlgorithm(ginlimit.SlidingWindow)}},
 			"with a secret": {[]ginlimit.LimiterOption{ginlimit.WithKeySecret([]byte("sixteen bytes..."))}, "n",
 				[]ginlimit.PolicyOption{ten}},
 			"a limit per client": {nil, "test", []ginlimit.PolicyOption{testkit.LimitsFrom(ten)}},
-			"limits per client":  {nil, "n", []ginlimit.PolicyOption{testkit.LimitsFrom(ginlimit.PerHour(100), ten)}},
-			"windows per client": {nil, "test",
-				[]ginlimit.PolicyOption{testkit.LimitsFrom(ten.WithAlgorithm(ginlimit.FixedWindow))}},
-			"with a refund": {nil, "test",
-				[]ginlimit.PolicyOption{ten, ginlimit.WithRefund(func(*gin.Context) bool { return false })}},
 		} {
 			if engine == "in the process" && name == "with a secret" {
 				continue // it has none
@@ -124,19 +117,6 @@ func TestPolicyMethodsAreForTheBucketsOfItsHandler(t *testing.T) {
 			})
 		}
 	}
-}
-
-// TestBlocksAreOfOneAlgorithm: a process whose policy of the same name counts by another one has other buckets.
-func TestBlocksAreOfOneAlgorithm(t *testing.T) {
-	t.Parallel()
-	rdb, _ := testkit.NewMiniredis(t)
-	limiter, limit := testkit.NewLimiter(t, rdb), ginlimit.PerDay(10)
-	p := testkit.NewPolicy(t, limiter, "fw", limit.WithAlgorithm(ginlimit.FixedWindow), testkit.ByUser())
-	r := testkit.Serve(p.Handler())
-	require.NoError(t, testkit.NewPolicy(t, testkit.NewLimiter(t, rdb), "fw", limit).Block(t.Context(), "c", time.Hour))
-	require.Equal(t, http.StatusOK, testkit.Get(r, "/", testkit.User("c")).Code)
-	require.NoError(t, p.Block(t.Context(), "c", time.Hour))
-	require.Equal(t, http.StatusTooManyRequests, testkit.Get(r, "/", testkit.User("c")).Code)
 }
 
 func TestPolicyMethodsRefuseWhatCannotBe(t *testing.T) {
@@ -223,31 +203,6 @@ func TestZeroPolicyMakesNoDecision(t *testing.T) {
 }
 
 // The options of a handler.
-
-func TestCost(t *testing.T) { // as of a batch: a token for each of its items
-	t.Parallel()
-	rdb, _ := testkit.NewMiniredis(t)
-	cost := func(c *gin.Context) int { n, _ := strconv.Atoi(c.Query("n")); return n }
-	r := testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(10), ginlimit.WithCost(cost)))
-	for _, c := range []struct {
-		n         int
-		code      int
-		remaining string
-	}{
-		{4, 200, "6"}, {0, 200, "6"}, {7, 429, "6"}, {6, 200, "0"}, {0, 200, "0"}, {1, 429, "0"},
-		{-1, 500, ""}, {11, 429, "0"},
-	} {
-		rec := testkit.Get(r, "/?n="+strconv.Itoa(c.n))
-		assert.Equal(t, c.code, rec.Code, c.n)
-		assert.Equal(t, c.remaining, testkit.Remaining(rec), c.n)
-		assert.Equal(t, c.code == 429 && c.n <= 10, rec.Header().Get("Retry-After") != "", c.n)
-	}
-	free := func(*gin.Context) int { return 0 }
-	prohibited := testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(0), ginlimit.WithCost(free)))
-	assert.Equal(t, 429, testkit.Get(prohibited, "/").Code)
-	without := testkit.Serve(testkit.Middleware(testkit.Unreachable(t), ginlimit.PerMinute(1), ginlimit.WithCost(free)))
-	assert.Equal(t, 200, testkit.Get(without, "/").Code, "free, even if Redis is down and nothing else passes")
-}
 
 func TestRefund(t *testing.T) {
 	t.Parallel()
