@@ -86,31 +86,6 @@ func ExampleLimiter_Handler() {
 	// POST /login 200 remaining 4
 }
 
-func ExampleWithRefund() {
-	router, rdb, stop := exampleServer()
-	defer stop()
-	logIn := func(c *gin.Context) {
-		if c.Query("password") != "right" {
-			c.Set("login failed", true)
-		}
-	}
-
-	succeeded := func(c *gin.Context) bool { return !c.GetBool("login failed") } // whatever the status is
-	router.POST("/login", ginlimit.New(rdb, "login", ginlimit.Limit{Rate: 2, Period: 15 * time.Minute},
-		ginlimit.WithRefund(succeeded)), logIn) // so that only failures count
-	request(router, "POST", "/login?password=right", "203.0.113.7")
-	request(router, "POST", "/login?password=wrong", "203.0.113.7")
-	request(router, "POST", "/login?password=right", "203.0.113.7")
-	request(router, "POST", "/login?password=wrong", "203.0.113.7")
-	request(router, "POST", "/login?password=right", "203.0.113.7")
-	// Output:
-	// POST /login?password=right 200 remaining 1
-	// POST /login?password=wrong 200 remaining 1
-	// POST /login?password=right 200 remaining 0
-	// POST /login?password=wrong 200 remaining 0
-	// POST /login?password=right 429 remaining 0
-}
-
 // An API key, or else the address, each with its own limit.
 func ExampleFirstOf() {
 	router, limiter, stop := exampleLimiter()
@@ -180,7 +155,7 @@ func ExampleWithDryRun() {
 }
 
 func ExampleWithObserver() {
-	rdb, stop := exampleRedis()
+	router, rdb, stop := exampleServer()
 	defer stop()
 	var outcomes [ginlimit.OutcomeFailed + 1]atomic.Int64
 	limiter, err := ginlimit.NewLimiter(rdb, ginlimit.WithObserver(func(_ context.Context, e ginlimit.Event) {
@@ -189,10 +164,7 @@ func ExampleWithObserver() {
 	if err != nil {
 		panic(err)
 	}
-
 	defer limiter.Close()
-	router := gin.New()
-	_ = router.SetTrustedProxies(nil)
 	router.GET("/", limiter.Handler("2/h", ginlimit.PerHour(2)), ok)
 
 	for range 3 {

@@ -110,20 +110,6 @@ func TestExclusions(t *testing.T) {
 	}
 }
 
-// BenchmarkNewLimiter makes one more limiter of a process.
-func BenchmarkNewLimiter(b *testing.B) {
-	b.ReportAllocs()
-	for b.Loop() {
-		b.StopTimer()
-		rdb := redis.NewClient(&redis.Options{})
-		b.StartTimer()
-		limiter, err := NewLimiter(rdb)
-		b.StopTimer()
-		require.NoError(b, errors.Join(err, limiter.Close(), rdb.Close()))
-		b.StartTimer()
-	}
-}
-
 // TestOneMoreLimiterIsSmall, with its first decision: the limiters of a process share their scripts.
 func TestOneMoreLimiterIsSmall(t *testing.T) {
 	const n, most = 20, 120_000

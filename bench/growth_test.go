@@ -190,7 +190,7 @@ func BenchmarkScript(b *testing.B) {
 	for _, a := range []ginlimit.Algorithm{ginlimit.TokenBucket, ginlimit.FixedWindow, ginlimit.SlidingWindow} {
 		b.Run(a.String(), func(b *testing.B) {
 			measureScript(b, rate, func(b *testing.B, rdb *redis.Client) func(string) error {
-				limiter := closed(b)(ginlimit.NewLimiter(rdb, ginlimit.WithDenyCache(0)))
+				limiter := closed(b)(ginlimit.NewLimiter(rdb, ginlimit.WithDenyCache(0), ginlimit.WithTimeout(time.Minute)))
 				policy, err := limiter.Policy("test", ginlimit.PerHour(rate).WithAlgorithm(a))
 				if err != nil {
 					b.Fatal(err)
@@ -208,9 +208,9 @@ func BenchmarkScript(b *testing.B) {
 func measureScript(b *testing.B, rate int, limiter func(*testing.B, *redis.Client) func(client string) error) {
 	ctx, addr := b.Context(), redistest.Start(b)
 	rdb, spied := redistest.Connect(b, addr), redistest.Connect(b, addr)
-	allow := limiter(b, spied)
 	hook := recordHook{args: new([][]any)}
-	spied.AddHook(hook)
+	spied.AddHook(hook) // before the limiter, which would not see it later
+	allow := limiter(b, spied)
 	const clients = 20 * scriptClients
 	for c := range clients {
 		if err := allow(fmt.Sprintf("203.0.%d.%d", c>>8, c&255)); err != nil {

@@ -142,13 +142,3 @@ func TestMigrationOfUluleTexts(t *testing.T) {
 		}
 	}
 }
-
-// TestMigrationKeepsUluleReset has X-RateLimit-Reset be a Unix time as before.
-func TestMigrationKeepsUluleReset(t *testing.T) {
-	router := newRouter(t)
-	limiter, err := localLimiter()
-	must(t, err)
-	defer limiter.Close()
-	router.Use(limiter.Handler("api", ginlimit.PerHour(20), ululeFields()))
-	requireFields(t, get(router, "203.0.113.7"), map[string]string{"X-RateLimit-Reset": unixTime})
-}

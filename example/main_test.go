@@ -12,7 +12,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
@@ -105,52 +104,4 @@ func (pipes) Addr() net.Addr { return &net.TCPAddr{} }
 func TestBadArgumentsAreErrors(t *testing.T) {
 	require.Error(t, run(t.Context(), "127.0.0.1:0", "nonsense://", io.Discard))
 	require.Error(t, run(t.Context(), "nowhere:-1", "", io.Discard))
-}
-
-func TestRequestThatHasBegunIsAnswered(t *testing.T) {
-	ctx, stop := context.WithCancel(t.Context())
-	defer stop()
-	listener := testkit.Must(net.Listen("tcp", "127.0.0.1:0"))
-	begun, finish := make(chan struct{}), make(chan struct{})
-	ended := make(chan error, 1)
-	go func() {
-		ended <- serve(ctx, listener, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			close(begun)
-			<-finish
-			w.WriteHeader(http.StatusTeapot)
-		}))
-	}()
-	answered := make(chan int, 1)
-	go func() {
-		response, err := http.Get("http://" + listener.Addr().String())
-		if err != nil {
-			answered <- 0
-			return
-		}
-		_ = response.Body.Close()
-		answered <- response.StatusCode
-	}()
-	<-begun
-	stop()
-	for { // until the shutdown has begun
-		conn, err := net.Dial("tcp", listener.Addr().String())
-		if err != nil {
-			break
-		}
-		_ = conn.Close()
-	}
-	close(finish)
-	require.Equal(t, http.StatusTeapot, <-answered)
-	require.NoError(t, <-ended)
-}
-
-func TestServerOfTheEnvironment(t *testing.T) {
-	mini := miniredis.RunT(t)
-	connect, own, err := connector("redis://" + mini.Addr())
-	require.NoError(t, err)
-	rdb := connect()
-	defer rdb.Close()
-	require.Nil(t, own)
-	require.Equal(t, mini.Addr(), rdb.Options().Addr)
-	require.NoError(t, rdb.Ping(t.Context()).Err())
 }

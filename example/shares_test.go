@@ -31,53 +31,30 @@ func sharesQuery(via string, n [3]int, weights [3]string) string {
 	return query.Encode()
 }
 
-// sharesIn returns what each tenant gets in some seconds, after the burst is used, if each sends n
-// requests in each tenth of a second.
-func sharesIn(t *testing.T, r http.Handler, seconds int, n [3]int, weights [3]string) (got [3]int) {
-	t.Helper()
-	const settle = 40
-	for step := range settle + 10*seconds {
-		response := ask(r, "POST", "/play/shares?"+sharesQuery(fmt.Sprint(step%replicas), n, weights))
-		require.Equal(t, http.StatusOK, response.Code, response.Body)
-		require.Equal(t, "no-store", response.Header().Get("Cache-Control"))
-		var view sharesView
-		require.NoError(t, json.Unmarshal(response.Body.Bytes(), &view))
-		for i, answer := range view.Answers {
-			require.Equal(t, n[i], answer.Admitted+answer.Denied, "each request is answered")
-			if step >= settle {
-				got[i] += answer.Admitted
-			}
-		}
-		time.Sleep(time.Second / 10)
-	}
-	return got
-}
-
-func TestSharesAreFair(t *testing.T) {
-	for name, c := range map[string]struct {
-		asks    [3]int // in each tenth of a second
-		weights [3]string
-		want    [3]int // in 5 seconds
-	}{
-		"a tenant alone has all":        {[3]int{8, 0, 0}, [3]string{"1", "5", "5"}, [3]int{250, 0, 0}},
-		"a light one gets what it asks": {[3]int{10, 1, 0}, [3]string{"1", "1", "1"}, [3]int{200, 50, 0}},
-		"whoever asks more often":       {[3]int{12, 5, 0}, [3]string{"1", "1", "1"}, [3]int{125, 125, 0}},
-		"weights of 1, 2 and 5":         {[3]int{10, 10, 10}, [3]string{"1", "2", "5"}, [3]int{31, 62, 157}},
-		"all ask for less":              {[3]int{2, 1, 1}, [3]string{"1", "1", "1"}, [3]int{100, 50, 50}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-				p := playgroundOn(t, nil, func() *redis.Client { return b.Connect(t) })
-				got := sharesIn(t, p.processes[0].handler, 5, c.asks, c.weights)
-				for i := range got {
-					if asked := 50 * c.asks[i]; c.want[i] == asked {
-						require.Equal(t, asked, got[i], tenants[i])
-					}
-					require.InDelta(t, c.want[i], got[i], max(1, float64(c.want[i])/20), tenants[i])
+// TestSharesFollowWeights of tenants that all ask for more, through both processes, once the burst is used.
+func TestSharesFollowWeights(t *testing.T) {
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		p := playgroundOn(t, nil, func() *redis.Client { return b.Connect(t) })
+		var got [3]int // in 5 seconds
+		for step := range 90 {
+			query := sharesQuery(fmt.Sprint(step%replicas), [3]int{10, 10, 10}, [3]string{"1", "2", "5"})
+			response := ask(p.processes[0].handler, "POST", "/play/shares?"+query)
+			require.Equal(t, http.StatusOK, response.Code, response.Body)
+			require.Equal(t, "no-store", response.Header().Get("Cache-Control"))
+			var view sharesView
+			require.NoError(t, json.Unmarshal(response.Body.Bytes(), &view))
+			for i, answer := range view.Answers {
+				require.Equal(t, 10, answer.Admitted+answer.Denied, "each request is answered")
+				if step >= 40 {
+					got[i] += answer.Admitted
 				}
-			})
-		})
-	}
+			}
+			time.Sleep(time.Second / 10)
+		}
+		for i, want := range []float64{31, 62, 157} {
+			require.InDelta(t, want, got[i], want/20, tenants[i])
+		}
+	})
 }
 
 // TestViewsAreApart has two visitors, and one that goes.
@@ -118,27 +95,24 @@ func TestHostileShares(t *testing.T) {
 	single := "view=" + testView + "&tenant=acme&weight=1"
 	call := sharesQuery("0", [3]int{1, 1, 1}, [3]string{"1", "1", "1"})
 	const wrongView, wrongWeight = "view: want 16 hexadecimal digits\n", "weight: want one of 1, 2, 5\n"
-	for _, view := range []string{"", "0", testView + "0", "0123456789ABCDEF", "0123456789abcde/", testView + "\n"} {
+	for _, view := range []string{"", "0", testView + "0", "0123456789ABCDEF", testView + "\n"} {
 		rejected("GET", "/share?"+with(single, "view", view), wrongView)
 		rejected("POST", "/play/shares?"+with(call, "view", view), wrongView)
 	}
-	for _, tenant := range []string{"", "delta", "ACME", strings.Repeat("a", 1<<12)} {
+	for _, tenant := range []string{"", "delta", "ACME"} {
 		rejected("GET", "/share?"+with(single, "tenant", tenant), "tenant: want one of acme, beta, core\n")
 	}
-	for _, weight := range []string{"0", "-1", "3", "1000", "1.0", "x", "9223372036854775808"} {
+	for _, weight := range []string{"0", "-1", "3", "1.0", "9223372036854775808"} {
 		rejected("GET", "/share?"+with(single, "weight", weight), wrongWeight)
 		rejected("POST", "/play/shares?"+with(call, "weight", "1 2 "+weight), wrongWeight)
 	}
-	rejected("GET", "/share?"+with(single, "weight", ""), wrongWeight)
-	for _, n := range []string{"-1", "101", "1e1", "x", "9223372036854775808"} {
+	for _, n := range []string{"-1", "101", "x", "9223372036854775808"} {
 		rejected("POST", "/play/shares?"+with(call, "n", "1 1 "+n), "n: want a whole number from 0 to 100\n")
 	}
-	for _, fields := range [][]string{{"n", ""}, {"n", "1 1"}, {"n", "1 1 1 1"}, {"weight", "1"}, {"weight", "1 1 1 1"}} {
+	for _, fields := range [][]string{{"n", ""}, {"n", "1 1 1 1"}, {"weight", "1"}} {
 		rejected("POST", "/play/shares?"+with(call, fields...), "n and weight: want one for each of acme, beta, core\n")
 	}
-	for _, via := range []string{"-1", "2", "x"} {
-		rejected("POST", "/play/shares?"+with(call, "via", via), "via: want 0 or 1\n")
-	}
+	rejected("POST", "/play/shares?"+with(call, "via", "2"), "via: want 0 or 1\n")
 	require.Empty(t, p.redis.Keys(), "nothing was counted")
 	require.Equal(t, http.StatusOK, ask(r, "GET", "/share?"+single).Code)
 	require.Equal(t, http.StatusOK, ask(r, "POST", "/play/shares?"+call).Code)

@@ -32,31 +32,6 @@ func stopsOnce(n int64, seconds string, first time.Duration) *partner {
 	})
 }
 
-// TestWhoWaitedBeforeAStop goes after the first request too, also with slots, of which it holds none meanwhile.
-func TestWhoWaitedBeforeAStop(t *testing.T) {
-	for name, policy := range map[string][]ginlimit.PolicyOption{
-		"reserved":   limits(ginlimit.PerSecond(10).WithBurst(1)),
-		"leased":     append(limits(ginlimit.PerSecond(10).WithBurst(1)), ginlimit.WithLease(time.Second)),
-		"with slots": limits(ginlimit.PerSecond(10).WithBurst(1), ginlimit.InFlight(2)),
-	} {
-		t.Run(name, func(t *testing.T) {
-			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-				p := stopsOnce(5, "3", 2*time.Second)
-				client, _ := process(t, b.Redis, p, policy)
-				var all sync.WaitGroup
-				for range 20 {
-					all.Go(func() { _, err := get(t.Context(), client, url); assert.NoError(t, err) })
-				}
-				all.Wait()
-				calls := p.calls()
-				require.Len(t, calls, 20)
-				require.GreaterOrEqual(t, calls[5]-calls[4], 3*time.Second)
-				require.GreaterOrEqual(t, calls[6]-calls[5], 2*time.Second, "the first is answered")
-			})
-		})
-	}
-}
-
 // TestAFirstRequestThatHangs holds its key for ten seconds.
 func TestAFirstRequestThatHangs(t *testing.T) {
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {

@@ -23,14 +23,9 @@ import (
 func over(t *testing.T, server *httptest.Server) (*http.Client, *ginlimit.Policy) {
 	t.Helper()
 	t.Cleanup(server.Close)
-	limiter, err := ginlimit.NewLocal()
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = limiter.Close() })
-	p, err := limiter.Policy("partner", ginlimit.PerHour(100), ginlimit.InFlight(3))
-	require.NoError(t, err)
+	p := testkit.NewPolicy(t, testkit.NewLocal(t), "partner", ginlimit.PerHour(100), ginlimit.InFlight(3))
 	client := server.Client()
-	calls, err := transport.New(p, client.Transport, transport.WithKey(func(*http.Request) (string, error) { return "key", nil }))
-	require.NoError(t, err)
+	calls := testkit.Must(transport.New(p, client.Transport, transport.WithKey(func(*http.Request) (string, error) { return "key", nil })))
 	client.Transport = calls
 	return client, p
 }
@@ -96,8 +91,7 @@ func TestHTTP(t *testing.T) {
 			require.Equal(t, "4", response.Trailer.Get("Sum"))
 			require.NoError(t, response.Body.Close())
 
-			r, err := http.NewRequestWithContext(t.Context(), http.MethodPut, server.URL+"/echo", strings.NewReader("body"))
-			require.NoError(t, err)
+			r := testkit.Must(http.NewRequestWithContext(t.Context(), http.MethodPut, server.URL+"/echo", strings.NewReader("body")))
 			r.Header.Set("Expect", "100-continue")
 			response = testkit.Must(client.Do(r))
 			text = testkit.Must(io.ReadAll(response.Body))
@@ -170,9 +164,7 @@ func TestNobodyReadsABody(t *testing.T) {
 // TestAServerThatLimits by the same library, and a client that keeps its limits, never meet a 429.
 func TestAServerThatLimits(t *testing.T) {
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-		limiter := testkit.Must(ginlimit.NewLocal())
-		defer limiter.Close()
-		router := testkit.Serve(limiter.Handler("api", ginlimit.PerSecond(100), ginlimit.WithHeaders(ginlimit.RateLimitDraft|ginlimit.XRateLimit),
+		router := testkit.Serve(testkit.NewLocal(t).Handler("api", ginlimit.PerSecond(100), ginlimit.WithHeaders(ginlimit.RateLimitDraft|ginlimit.XRateLimit),
 			ginlimit.WithKey(ginlimit.ByHeader("X-Account"))))
 		p := newPartner(func(w http.ResponseWriter, r *http.Request) {
 			r.Header.Set("X-Account", "a")

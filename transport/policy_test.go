@@ -18,41 +18,25 @@ import (
 // TestBadInput is reported, all of it at once, and sends nothing.
 func TestBadInput(t *testing.T) {
 	t.Parallel()
-	limiter, err := ginlimit.NewLocal()
-	require.NoError(t, err)
-	defer limiter.Close()
-	plain, err := limiter.Policy("plain", ginlimit.PerHour(100))
-	require.NoError(t, err)
-	shared, err := limiter.Policy("shared", ginlimit.PerHour(100), ginlimit.WithShares(func(*gin.Context) (string, int) { return "a", 1 }))
-	require.NoError(t, err)
-	other, err := ginlimit.NewLocal(ginlimit.WithBan(time.Minute, time.Hour), ginlimit.WithDryRun())
-	require.NoError(t, err)
-	defer other.Close()
-	defaults, err := other.Policy("defaults", ginlimit.PerHour(100))
-	require.NoError(t, err)
-	served, err := limiter.Policy("served", ginlimit.PerHour(100), ginlimit.WithKey(ginlimit.ByClientIP),
+	limiter, hour := testkit.NewLocal(t), ginlimit.PerHour(100)
+	policy := func(name string, opts ...ginlimit.PolicyOption) *ginlimit.Policy {
+		return testkit.NewPolicy(t, limiter, name, opts...)
+	}
+	plain, slots, free := policy("plain", hour), policy("slots", ginlimit.InFlight(20)), policy("free", ginlimit.Unlimited())
+	shared := policy("shared", hour, ginlimit.WithShares(func(*gin.Context) (string, int) { return "a", 1 }))
+	defaults := testkit.NewPolicy(t, testkit.NewLocal(t, ginlimit.WithBan(time.Minute, time.Hour), ginlimit.WithDryRun()),
+		"defaults", hour)
+	served := policy("served", hour, ginlimit.WithKey(ginlimit.ByClientIP),
 		ginlimit.WithCost(func(*gin.Context) int { return 1 }), ginlimit.WithSettle(func(*gin.Context) int { return 1 }),
 		ginlimit.WithQueue(1, time.Second), ginlimit.WithSkip(func(*gin.Context) bool { return true }),
 		ginlimit.WithAllowList(), ginlimit.WithDenyList(), ginlimit.WithHeaders(ginlimit.NoHeaders),
 		ginlimit.WithHeaderFunc(func(http.Header, []ginlimit.Result) {}),
 		ginlimit.WithDeniedHandler(func(*gin.Context, ginlimit.Result) {}),
 		ginlimit.WithErrorHandler(func(*gin.Context, error) {}))
-	require.NoError(t, err)
-	refunds, err := limiter.Policy("refunds", ginlimit.PerHour(100), ginlimit.WithRefund(func(*gin.Context) bool { return true }))
-	require.NoError(t, err)
-	derived, err := refunds.With(ginlimit.WithFloor(1))
-	require.NoError(t, err)
-	slots, err := limiter.Policy("slots", ginlimit.InFlight(20))
-	require.NoError(t, err)
-	free, err := limiter.Policy("free", ginlimit.Unlimited())
-	require.NoError(t, err)
-	daily, err := limiter.Policy("daily", ginlimit.PerCalendar(100, ginlimit.CalendarDay(nil)))
-	require.NoError(t, err)
-	leasing, err := ginlimit.NewLimiter(testkit.Unreachable(t))
-	require.NoError(t, err)
-	defer leasing.Close()
-	leased, err := leasing.Policy("leased", ginlimit.PerHour(100), ginlimit.WithLease(time.Second))
-	require.NoError(t, err)
+	refunds := policy("refunds", hour, ginlimit.WithRefund(func(*gin.Context) bool { return true }))
+	derived := testkit.Derive(t, refunds, ginlimit.WithFloor(1))
+	daily := policy("daily", ginlimit.PerCalendar(100, ginlimit.CalendarDay(nil)))
+	leased := testkit.NewPolicy(t, testkit.WithoutRedis(t), "leased", hour, ginlimit.WithLease(time.Second))
 	const day = 24 * time.Hour
 	for name, row := range map[string]struct {
 		policy *ginlimit.Policy
@@ -83,8 +67,7 @@ func TestBadInput(t *testing.T) {
 			require.ErrorContains(t, err, want, name)
 		}
 	}
-	_, err = transport.New(daily, nil, transport.WithMaxStop(30*day))
-	require.NoError(t, err)
+	require.NoError(t, testkit.Err(transport.New(daily, nil, transport.WithMaxStop(30*day))))
 	failed := errors.New("failed")
 	for name, row := range map[string]struct {
 		opt  transport.Option
@@ -123,10 +106,9 @@ func TestSlotsOfAClientsOwnLimits(t *testing.T) {
 func TestDefaultsOfALimiter(t *testing.T) {
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		events := 0
-		limiter, err := ginlimit.NewLimiter(b.Redis, ginlimit.WithLease(time.Second), ginlimit.WithQueue(1, time.Millisecond),
+		limiter := testkit.Must(ginlimit.NewLimiter(b.Redis, ginlimit.WithLease(time.Second), ginlimit.WithQueue(1, time.Millisecond),
 			ginlimit.WithSkip(func(*gin.Context) bool { return true }), ginlimit.WithKey(ginlimit.ByHeader("X-User")),
-			ginlimit.WithObserver(func(context.Context, ginlimit.Event) { events++ }))
-		require.NoError(t, err)
+			ginlimit.WithObserver(func(context.Context, ginlimit.Event) { events++ })))
 		defer limiter.Close()
 		asked := 0
 		for name, row := range map[string]struct {
@@ -136,14 +118,12 @@ func TestDefaultsOfALimiter(t *testing.T) {
 			"leased":  {nil, true},
 			"settled": {[]transport.Option{transport.WithSettle(func(*http.Response) int { return 1 })}, false},
 		} {
-			p, err := limiter.Policy(name, ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) {
+			p := testkit.Must(limiter.Policy(name, ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) {
 				asked++
 				return limitsOf(ginlimit.PerSecond(1000)), nil
-			}))
-			require.NoError(t, err)
+			})))
 			before, beforeAsked, beforeEvents := limiter.Stats().Leased, asked, events
-			calls, err := transport.New(p, newPartner(nil), row.opts...)
-			require.NoError(t, err)
+			calls := testkit.Must(transport.New(p, newPartner(nil), row.opts...))
 			require.Equal(t, []int{beforeAsked, beforeEvents}, []int{asked, events}, "New asks nobody")
 			for range 10 {
 				testkit.Must(get(t.Context(), &http.Client{Transport: calls}, url))

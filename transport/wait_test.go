@@ -101,6 +101,9 @@ func TestWhoWaitsWhenAKeyIsStopped(t *testing.T) {
 				time.Sleep(3700 * time.Millisecond) // until the first one after the stop is about to be answered
 				require.LessOrEqual(t, scripts.Load(), before+5)
 				all.Wait()
+				calls := p.calls()
+				require.GreaterOrEqual(t, calls[5]-calls[4], 3*time.Second)
+				require.GreaterOrEqual(t, calls[6]-calls[5], time.Second, "the first is answered")
 				require.Len(t, order, waiting)
 				descents := 0
 				for i, n := range order[1:] {

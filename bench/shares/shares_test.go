@@ -18,26 +18,10 @@ func TestRowsAreComplete(t *testing.T) {
 	if err := compare(t.Context(), o, &out, io.Discard); err != nil {
 		t.Fatal(err)
 	}
-	rows := 0
-	for line := range strings.Lines(out.String()) {
-		if !strings.HasPrefix(line, "| 1 | ") && !strings.HasPrefix(line, "| 64 | ") {
-			continue
-		}
-		rows++
-		cells := strings.Split(strings.Trim(line, "| \n"), " | ")
-		if len(cells) != len(columns) {
-			t.Errorf("%d cells in %q", len(cells), line)
-		}
-		for i, cell := range cells {
-			if strings.TrimSpace(cell) == "" {
-				t.Errorf("%s is empty in %q", columns[i], line)
-			}
-		}
+	if rows := strings.Count(out.String(), "\n| 1 | ") + strings.Count(out.String(), "\n| 64 | "); rows != len(situations()) {
+		t.Errorf("%d rows, want %d:\n%s", rows, len(situations()), &out)
 	}
-	if want := len(situations()); rows != want {
-		t.Errorf("%d rows, want %d", rows, want)
-	}
-	if !strings.Contains(out.String(), "each of 100 tenants that hold something: ") {
-		t.Errorf("the memory is missing in\n%s", &out)
+	if strings.Contains(out.String(), "|  |") || !strings.Contains(out.String(), "each of 100 tenants that hold something: ") {
+		t.Errorf("a figure is missing in\n%s", &out)
 	}
 }

@@ -127,23 +127,6 @@ func TestShares(t *testing.T) {
 	require.True(t, read[shown](r, "status", "share", "203.0.113.7", "--tenant", "b").Allowed)
 }
 
-// TestBlockAndResetOutlastAnOverride of another period.
-func TestBlockAndResetOutlastAnOverride(t *testing.T) {
-	t.Parallel()
-	_, r, _ := start(t)
-	const client = "203.0.113.7"
-	r.ok("override", "login", client, "7/h", "--for", "1h", "-y")
-	r.ok("block", "login", client, "2h", "-y")
-	require.Equal(t, exitDenied, r.run("status", "login", client).code)
-	r.ok("override", "login", client, "--end", "-y")
-	require.Equal(t, exitDenied, r.run("status", "login", client).code)
-	r.ok("override", "login", client, "7/h", "--for", "1h", "-y")
-	r.ok("unblock", "login", client, "-y")
-	require.True(t, read[shown](r, "status", "login", client).Allowed)
-	r.ok("override", "login", client, "--end", "-y")
-	require.True(t, read[shown](r, "status", "login", client).Allowed)
-}
-
 // TestConfirmation: on a terminal the tool asks.
 func TestConfirmation(t *testing.T) {
 	t.Parallel()
@@ -183,17 +166,14 @@ func TestSlots(t *testing.T) {
 	t.Parallel()
 	policies, r, rdb := start(t)
 	require.Empty(t, read[[]holder](r, "slots", "report", "key"))
-	first, err := policies["report"].Reserve(t.Context(), "key", 1)
-	require.NoError(t, err)
+	first := testkit.Must(policies["report"].Reserve(t.Context(), "key", 1))
 	defer first.Release()
-	second, err := policies["report"].Reserve(t.Context(), "key", 1)
-	require.NoError(t, err)
+	second := testkit.Must(policies["report"].Reserve(t.Context(), "key", 1))
 	defer second.Release()
 	held := read[[]holder](r, "slots", "report", "key")
 	require.Len(t, held, 1)
 	require.Equal(t, 2, held[0].Slots)
-	third, err := application(t, rdb)["report"].Reserve(t.Context(), "key", 1)
-	require.NoError(t, err)
+	third := testkit.Must(application(t, rdb)["report"].Reserve(t.Context(), "key", 1))
 	defer third.Release()
 	held = read[[]holder](r, "slots", "report", "key")
 	require.Len(t, held, 2)
@@ -281,12 +261,10 @@ func TestSecretKeys(t *testing.T) {
 	require.Equal(t, 4, read[shown](r, "status", "login", "203.0.113.7").Limits[0].Remaining)
 	r.ok("override", "login", "203.0.113.7", "9/h", "--for", "1h", "-y")
 	require.Equal(t, ginlimit.PerHour(9), read[shown](r, "status", "login", "203.0.113.7").Override.Limits[0])
-	slot, err := policies["report"].Reserve(t.Context(), "key", 1)
-	require.NoError(t, err)
+	slot := testkit.Must(policies["report"].Reserve(t.Context(), "key", 1))
 	defer slot.Release()
 	require.Len(t, read[[]holder](r, "slots", "report", "key"), 1)
-	keys, err := rdb.Keys(t.Context(), "*203*").Result()
-	require.NoError(t, err)
+	keys := testkit.Must(rdb.Keys(t.Context(), "*203*").Result())
 	require.Empty(t, keys)
 	require.NotContains(t, r.ok("overrides"), "203.0.113.7")
 	delete(r.env, "GINLIMIT_KEY_SECRET")
@@ -328,8 +306,7 @@ func TestSlotsOfADryRun(t *testing.T) {
 	rdb, _ := testkit.NewMiniredis(t)
 	p := testkit.NewPolicy(t, testkit.NewOperated(t, rdb), "tried", ginlimit.InFlight(9), ginlimit.WithDryRun(),
 		ginlimit.WithKey(ginlimit.ByHeader("X")))
-	held, err := p.Reserve(t.Context(), "key", 1)
-	require.NoError(t, err)
+	held := testkit.Must(p.Reserve(t.Context(), "key", 1))
 	defer held.Release()
 	r := newRunner(t, "redis://"+rdb.Options().Addr)
 	require.True(t, testkit.BecomesTrue(nil, func() bool { return r.run("status", "tried", "key").code == exitOK }))

@@ -92,12 +92,10 @@ func jsonOf(text string, value any) error { return json.Unmarshal([]byte(text), 
 // application returns a limiter that serves policies, all of which are published.
 func application(t *testing.T, rdb redis.UniversalClient, opts ...ginlimit.LimiterOption) map[string]*ginlimit.Policy {
 	t.Helper()
-	reporter, err := top.New(rdb, top.WithInterval(time.Second), top.WithOutcomes())
-	require.NoError(t, err)
-	limiter, err := ginlimit.NewLimiter(rdb, append([]ginlimit.LimiterOption{ginlimit.WithTimeout(testkit.Patience),
+	reporter := testkit.Must(top.New(rdb, top.WithInterval(time.Second), top.WithOutcomes()))
+	limiter := testkit.Must(ginlimit.NewLimiter(rdb, append([]ginlimit.LimiterOption{ginlimit.WithTimeout(testkit.Patience),
 		ginlimit.WithLogger(slog.New(slog.DiscardHandler)), ginlimit.WithDenyCache(0),
-		ginlimit.WithClientObserver(reporter.Observe)}, opts...)...)
-	require.NoError(t, err)
+		ginlimit.WithClientObserver(reporter.Observe)}, opts...)...))
 	t.Cleanup(func() {
 		require.NoError(t, limiter.Close())
 		require.NoError(t, reporter.Close())
@@ -116,13 +114,11 @@ func application(t *testing.T, rdb redis.UniversalClient, opts ...ginlimit.Limit
 		"lease": {ginlimit.PerSecond(100), ginlimit.WithLease(time.Second)},
 		"busy":  {ginlimit.Per(100000, 100000*time.Hour)},
 	} {
-		p, err := limiter.Policy(name, own...)
-		require.NoError(t, err)
+		p := testkit.Must(limiter.Policy(name, own...))
 		if policies[name] = p; name == "share" {
 			p = p.Share("a", 1)
 		}
-		r, err := p.Reserve(t.Context(), "someone", 1)
-		require.NoError(t, err)
+		r := testkit.Must(p.Reserve(t.Context(), "someone", 1))
 		r.Release()
 	}
 	require.True(t, testkit.BecomesTrue(nil, func() bool {
@@ -141,8 +137,7 @@ func start(t *testing.T, opts ...ginlimit.LimiterOption) (map[string]*ginlimit.P
 // take takes a token of a client.
 func take(t *testing.T, p *ginlimit.Policy, client string) ginlimit.Result {
 	t.Helper()
-	r, err := p.Allow(t.Context(), client)
-	require.NoError(t, err)
+	r := testkit.Must(p.Allow(t.Context(), client))
 	return r
 }
 
@@ -214,8 +209,7 @@ func TestAddressesOfRedis(t *testing.T) {
 // TestReadme: it says what the commands say.
 func TestReadme(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("README.md")
-	require.NoError(t, err)
+	text := testkit.Must(os.ReadFile("README.md"))
 	var rows []string
 	for _, c := range (&tool{}).root().Commands() {
 		rows = append(rows, rowOf(c))

@@ -49,8 +49,7 @@ func TestDoctorOnAHealthyServer(t *testing.T) {
 	require.Equal(t, warning, state)
 	require.Contains(t, do, "check --prefix")
 	rdb := testkit.Connect(t, addr)
-	keys, err := rdb.Keys(t.Context(), "*").Result()
-	require.NoError(t, err)
+	keys := testkit.Must(rdb.Keys(t.Context(), "*").Result())
 	for _, key := range keys {
 		require.Contains(t, key, "ginlimit doctor")
 	}
@@ -181,14 +180,11 @@ func TestSentinel(t *testing.T) {
 
 // certificate writes a certificate for 127.0.0.1 and its key, and returns their files.
 func certificate(t *testing.T) (cert, key string) {
-	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(t, err)
+	private := testkit.Must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))
 	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour),
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true}
-	made, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
-	require.NoError(t, err)
-	bytes, err := x509.MarshalECPrivateKey(private)
-	require.NoError(t, err)
+	made := testkit.Must(x509.CreateCertificate(rand.Reader, template, template, private.Public(), private))
+	bytes := testkit.Must(x509.MarshalECPrivateKey(private))
 	dir := t.TempDir()
 	write := func(name, kind string, bytes []byte) string {
 		name = filepath.Join(dir, name)

@@ -20,24 +20,11 @@ import (
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
-func TestMain(m *testing.M) {
-	if child() {
-		return
-	}
-	testkit.Main(m)
-}
-
-// benchmarked returns a reporter that has no Redis.
-func benchmarked(b *testing.B, opts ...Option) *Reporter {
-	rdb := redis.NewClient(&redis.Options{Addr: testkit.RefusedAddr(b), MaxRetries: -1})
-	b.Cleanup(func() { _ = rdb.Close() })
-	return start(b, rdb, opts...)
-}
+func TestMain(m *testing.M) { testkit.Main(m) }
 
 func start(t testing.TB, rdb redis.UniversalClient, opts ...Option) *Reporter {
 	t.Helper()
-	r, err := New(rdb, append([]Option{WithLogger(slog.New(slog.DiscardHandler))}, opts...)...)
-	require.NoError(t, err)
+	r := testkit.Must(New(rdb, append([]Option{WithLogger(slog.New(slog.DiscardHandler))}, opts...)...))
 	t.Cleanup(func() { require.NoError(t, r.Close()) })
 	return r
 }
@@ -51,8 +38,7 @@ func deny(r *Reporter, policy string, clients ...string) {
 
 func denied(t *testing.T, rdb redis.UniversalClient, policy string) []Client {
 	t.Helper()
-	all, err := Denied(t.Context(), rdb, ginlimit.DefaultPrefix, policy)
-	require.NoError(t, err)
+	all := testkit.Must(Denied(t.Context(), rdb, ginlimit.DefaultPrefix, policy))
 	return all
 }
 
@@ -88,8 +74,7 @@ func TestDenialsOfAllProcesses(t *testing.T) {
 		require.Equal(t, []Client{{"b", false, 4, 0}, {"a", false, 2, 0}, {"c", false, 1, 0}}, denied(t, b.Redis, "login"))
 		require.Equal(t, []Client{{"x", false, 1, 0}}, denied(t, b.Redis, "other"))
 		require.Empty(t, denied(t, b.Redis, "third"))
-		all, err := Minutes(t.Context(), b.Redis, ginlimit.DefaultPrefix, "login")
-		require.NoError(t, err)
+		all := testkit.Must(Minutes(t.Context(), b.Redis, ginlimit.DefaultPrefix, "login"))
 		require.Len(t, all, 1)
 		require.Equal(t, Minute{all[0].Start, 3, 8, 1, 1}, all[0])
 		require.Equal(t, time.Now().Truncate(time.Minute).Unix(), all[0].Start.Unix())
@@ -114,11 +99,9 @@ func TestTenMinutes(t *testing.T) {
 		require.Equal(t, []Client{{"b", false, 1, 0}}, denied(t, b.Redis, "p"))
 		deny(r, "p", "c")
 		time.Sleep(DefaultInterval + time.Millisecond)
-		fields, err := b.Redis.HKeys(t.Context(), "ginlimit:denied:{p}").Result()
-		require.NoError(t, err)
+		fields := testkit.Must(b.Redis.HKeys(t.Context(), "ginlimit:denied:{p}").Result())
 		require.Len(t, fields, 3, "two minutes, and what was seen")
-		seen, err := b.Redis.HGet(t.Context(), "ginlimit:denied:{p}", "seen").Result()
-		require.NoError(t, err)
+		seen := testkit.Must(b.Redis.HGet(t.Context(), "ginlimit:denied:{p}", "seen").Result())
 		require.Regexp(t, `^`+r.process+` \d+ \d+\n$`, seen, "not the other process any more")
 		time.Sleep(11 * time.Minute)
 		require.Empty(t, b.Mini.Keys())
@@ -128,7 +111,7 @@ func TestTenMinutes(t *testing.T) {
 // TestOutage: nobody waits, what was counted is reported when Redis is back, and after ten minutes it is dropped.
 func TestOutage(t *testing.T) {
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-		var log lockedText
+		var log testkit.Buffer
 		r := start(t, b.Redis, WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 		away := func(minutes int, client string) {
 			b.Mini.SetError("LOADING Redis is loading the dataset in memory")
@@ -143,10 +126,9 @@ func TestOutage(t *testing.T) {
 		}
 		away(3, "a")
 		require.Equal(t, []Client{{"a", false, 180, 0}}, denied(t, b.Redis, "p"))
-		all, err := Minutes(t.Context(), b.Redis, ginlimit.DefaultPrefix, "p")
-		require.NoError(t, err)
+		all := testkit.Must(Minutes(t.Context(), b.Redis, ginlimit.DefaultPrefix, "p"))
 		require.GreaterOrEqual(t, len(all), 3, "each in its minute")
-		warnings := strings.Count(log.text(), `level=WARN msg="ginlimit: denials are not reported" reason=LOADING`)
+		warnings := strings.Count(log.String(), `level=WARN msg="ginlimit: denials are not reported" reason=LOADING`)
 		require.Positive(t, warnings)
 		require.LessOrEqual(t, warnings, 4, "at most one a minute")
 		away(25, "b")
@@ -156,24 +138,6 @@ func TestOutage(t *testing.T) {
 		require.LessOrEqual(t, now[0].Denials, int64(12*60))
 		require.GreaterOrEqual(t, now[0].Denials, int64(9*60))
 	})
-}
-
-// lockedText is a log that tests may read.
-type lockedText struct {
-	mu sync.Mutex
-	b  strings.Builder
-}
-
-func (l *lockedText) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedText) text() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }
 
 // pending returns how many reports of a policy wait. The goroutine that reports must be idle.
@@ -276,8 +240,7 @@ func testMerges(t *testing.T, rdb *redis.Client, seeds uint64, processes int) {
 					require.NoError(t, r.send(t.Context(), p, to))
 				}
 			}
-			all, err := read(t.Context(), rdb, "test", policy)
-			require.NoError(t, err)
+			all := testkit.Must(read(t.Context(), rdb, "test", policy))
 			var sum summary
 			for _, m := range all {
 				require.LessOrEqual(t, len(m.clients), counters)
@@ -308,21 +271,18 @@ func TestClientsHaveTheTextOfTheLimitersKeys(t *testing.T) {
 	} {
 		rdb, _ := testkit.NewMiniredis(t)
 		r := start(t, rdb, row.own...)
-		limiter, err := ginlimit.NewLimiter(rdb, append(row.opts, ginlimit.WithTimeout(testkit.Patience),
-			ginlimit.WithReplicas(1), ginlimit.WithClientObserver(r.Observe))...)
-		require.NoError(t, err)
+		limiter := testkit.Must(ginlimit.NewLimiter(rdb, append(row.opts, ginlimit.WithTimeout(testkit.Patience),
+			ginlimit.WithReplicas(1), ginlimit.WithClientObserver(r.Observe))...))
 		policy, err := limiter.Policy("p", ginlimit.PerHour(1))
 		require.NoError(t, err)
 		for range 3 {
-			_, err = policy.Allow(t.Context(), row.client)
-			require.NoError(t, err)
+			testkit.Must(policy.Allow(t.Context(), row.client))
 		}
 		require.NoError(t, limiter.Close())
 		require.NoError(t, r.Close())
 		want := Client{row.client, row.hashed, 2, 0}
 		if row.hashed {
-			keys, err := rdb.Keys(t.Context(), "ginlimit:{#*").Result()
-			require.NoError(t, err)
+			keys := testkit.Must(rdb.Keys(t.Context(), "ginlimit:{#*").Result())
 			require.Len(t, keys, 1)
 			want.Key, _, _ = strings.Cut(strings.TrimPrefix(keys[0], "ginlimit:{"), "}")
 		}
@@ -345,8 +305,7 @@ func TestCountsAreBounded(t *testing.T) {
 		require.Less(t, testkit.HeapInUse()-before, int64(1<<20))
 		time.Sleep(DefaultInterval + time.Millisecond)
 		require.Len(t, denied(t, b.Redis, "p0"), counters)
-		text, err := b.Redis.HVals(t.Context(), "ginlimit:denied:{p0}").Result()
-		require.NoError(t, err)
+		text := testkit.Must(b.Redis.HVals(t.Context(), "ginlimit:denied:{p0}").Result())
 		require.Less(t, len(strings.Join(text, "")), 100*counters)
 	})
 }
@@ -360,8 +319,7 @@ func TestSeenIsBounded(t *testing.T) {
 		require.NoError(t, reportScript.Run(t.Context(), rdb, []string{"key"}, process, i, 0, summary{}.text(),
 			minutes, counters, 3).Err())
 	}
-	seen, err := rdb.HGet(t.Context(), "key", "seen").Result()
-	require.NoError(t, err)
+	seen := testkit.Must(rdb.HGet(t.Context(), "key", "seen").Result())
 	require.Regexp(t, `^P5 5 \d+\nP6 6 \d+\nP0 7 \d+\n$`, seen)
 }
 

@@ -1,27 +1,20 @@
 package browser
 
 import (
-	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
-	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
-	"strconv"
 	"testing"
-	"time"
 
 	"github.com/chromedp/chromedp"
-	"github.com/chromedp/chromedp/kb"
 	"github.com/stretchr/testify/require"
 )
 
 func TestBurst(t *testing.T) {
 	t.Parallel()
-	program := example(t, "")
-	p := open(t, program.address)
+	p := open(t, example(t))
 	p.limit5PerMinute()
 	p.burst10()
 	for _, lane := range lanes {
@@ -33,34 +26,12 @@ func TestBurst(t *testing.T) {
 	}
 	require.Equal(t, "Of 10: bucket admitted 5, fixed window 5, sliding window 5.", p.text("#said"))
 
-	t.Run("the server says the same", func(t *testing.T) {
-		var view struct {
-			Processes [][]struct{ Remaining int }
-		}
-		require.NoError(t, json.Unmarshal([]byte(get(t, "http://"+program.address+"/play?limit=5/m", http.StatusOK)), &view))
-		for _, process := range view.Processes {
-			for _, seen := range process {
-				require.Zero(t, seen.Remaining)
-			}
-		}
-	})
-	t.Run("the countdown runs", func(t *testing.T) {
-		for _, lane := range lanes {
-			wait := func() float64 {
-				number, err := strconv.ParseFloat(regexp.MustCompile(`[\d.]+`).FindString(p.text("#"+lane+" .wait")), 64)
-				require.NoError(t, err)
-				return number
-			}
-			first := wait()
-			require.Eventually(t, func() bool { return wait() < first }, patience, 50*time.Millisecond, lane)
-		}
-		p.until("it runs between two answers", `(() => {
-			const { at } = lanes[0].seen, wait = lanes[0].seen.wait(seconds())
-			window.first ??= {}
-			window.first[at] ??= wait
-			return wait < window.first[at] - .05
-		})()`)
-	})
+	p.until("the countdown runs between two answers", `(() => {
+		const { at } = lanes[0].seen, wait = lanes[0].seen.wait(seconds())
+		window.first ??= {}
+		window.first[at] ??= wait
+		return wait < window.first[at] - .05
+	})()`)
 	t.Run("the last answer", func(t *testing.T) {
 		require.Equal(t, "429 Too Many Requests", p.field("Status", 1))
 		require.Equal(t, "429", p.field("Status", 2))
@@ -77,22 +48,8 @@ func TestBurst(t *testing.T) {
 		for _, lane := range lanes {
 			p.until("bars and curve", fmt.Sprintf(`['admitted', 'denied', 'level', 'area'].every(kind =>
 				document.querySelector('[data-row=%s] .' + kind)?.getAttribute('d').length > 10)`, lane))
-			scales := eval[[]string](p, `[...document.querySelectorAll('[data-row=`+lane+`] text.end')].map(e => e.textContent)`)
-			require.Equal(t, []string{"0", "10", "0"}, scales[1:])
-			if lane != "token-bucket" { // which has had 10 tokens
-				require.Equal(t, "5", scales[0])
-			}
-			// The admitted and the denied are as many: linear bars of one height.
-			height := func(kind string) float64 {
-				return eval[float64](p,
-					fmt.Sprintf(
-						`-Number(document.querySelector('[data-row=%s] .%s').getAttribute('d').match(/v(-[\d.]+)/)[1])`, lane, kind))
-			}
-			require.InDelta(t, height("admitted"), height("denied"), 0.1)
 		}
 		require.Equal(t, "120 s", p.text("#span"))
-		require.Equal(t, []string{"now", "−20 s", "−40 s", "−60 s", "−80 s", "−100 s", "−120 s"},
-			eval[[]string](p, `[...document.querySelectorAll('#timeline > text')].map(e => e.textContent)`))
 		// the legend has the marks of the drawing
 		for _, kind := range []string{"level", "area", "admitted", "denied", "away"} {
 			require.True(t, eval[bool](p, fmt.Sprintf(`(() => {
@@ -114,28 +71,31 @@ func TestBurst(t *testing.T) {
 
 func TestProcessesAndRedis(t *testing.T) {
 	t.Parallel()
-	p := open(t, example(t, "").address)
+	p := open(t, example(t))
 	p.limit5PerMinute()
-	for { // a busy machine may have Redis late
+	for decided := false; !decided; p.recovered() { // on a busy machine Redis may be late at any of these steps
 		p.click("#reset")
 		p.until("full", `document.querySelectorAll('.lane.full').length === 3`)
 		p.click("[name=via][value='0']")
 		p.send(1)
 		p.click("[name=via][value='1']")
 		p.send(1)
-		if !p.local() {
-			break
-		}
-		p.recovered()
+		response, err := http.Get("http://" + p.text("#address-1") + "/try?limit=5/m") // of the bucket
+		require.NoError(t, err)
+		require.NoError(t, response.Body.Close())
+		require.Equal(t, http.StatusOK, response.StatusCode)
+		decided = !p.local() && response.Header.Get("X-RateLimit-Status") == ""
 	}
 	for _, lane := range lanes {
 		require.Equal(t, counts{2, 0}, p.counts(lane))
-		require.Equal(t, []string{"A sees 3", "B sees 3"}, p.shared(lane))
+		left := "3"
+		if lane == "token-bucket" {
+			left = "[2-4]" // on a busy machine some have come back
+		}
+		p.until("A and B see the same", fmt.Sprintf(`/^A sees (%s)B sees \1/.test(document.querySelector('#%s .shared').textContent)`,
+			left, lane))
 	}
 	require.Equal(t, p.text("#address-1"), regexp.MustCompile(`127\.0\.0\.1:\d+`).FindString(p.text("#curl")))
-	get(t, "http://"+p.text("#address-1")+"/try?limit=5/m", http.StatusOK)
-	p.until("A sees what B took",
-		`document.querySelector('#token-bucket .shared').textContent.startsWith('A sees 2B sees 2')`)
 	require.Contains(t, p.text("#age"), "via B")
 
 	for range 2 {
@@ -155,57 +115,8 @@ func TestProcessesAndRedis(t *testing.T) {
 		p.drawn()
 		require.Equal(t, "true", eval[string](p, `$('redis').getAttribute('aria-checked')`))
 		require.Equal(t, "on", p.text("#redis-value"))
-		shared := p.shared("token-bucket") // more than 2 if the machine is so busy that tokens have come back
-		require.Regexp(t, "^A sees [2-5]$", shared[0], "Redis remembers")
-		require.Equal(t, "B"+shared[0][1:], shared[1])
-	}
-}
-
-func TestKeyboard(t *testing.T) {
-	t.Parallel()
-	p := open(t, example(t, "").address)
-	p.until("the switch is shown", `!$('redis').hidden`)
-	p.tabTo("theme")
-	theme := eval[string](p, `$('theme').getAttribute('aria-checked')`)
-	p.do(chromedp.KeyEvent(" "))
-	require.NotEqual(t, theme, eval[string](p, `$('theme').getAttribute('aria-checked')`))
-	p.tabTo("rate")
-	p.do(chromedp.KeyEvent(kb.End))
-	p.tabTo("period")
-	p.do(chromedp.KeyEvent(kb.End))
-	p.tabTo("burst")
-	p.do(chromedp.KeyEvent(kb.End))
-	require.Equal(t, "50/m", p.text("#limit"))
-	require.Equal(t, "50 requests every 1 min", eval[string](p, `$('rate').getAttribute('aria-valuetext')`))
-	p.tabTo("")
-	p.do(chromedp.KeyEvent(kb.ArrowRight))
-	require.Equal(t, 1, eval[int](p, `via()`))
-	p.tabTo("redis")
-	p.do(chromedp.KeyEvent(" "))
-	p.degraded()
-	p.do(chromedp.KeyEvent(kb.Enter))
-	p.recovered()
-	p.tabTo("")
-	p.do(chromedp.KeyEvent(kb.Enter))
-	p.answered(1)
-	p.tabTo("")
-	p.do(chromedp.KeyEvent(" "))
-	p.answered(11)
-	p.tabTo("")
-	p.do(chromedp.KeyEvent(kb.Enter))
-	p.answered(61)
-	p.tabTo("traffic")
-	p.tabTo("reset")
-	p.do(chromedp.KeyEvent(kb.Enter))
-	p.answered(0)
-	p.tabTo("")
-	require.Equal(t, "closer", eval[string](p, `document.activeElement.name`))
-	p.do(chromedp.KeyEvent(kb.ArrowRight))
-	p.until("the other line", `$('code').textContent.includes('FixedWindow')`)
-	for _, id := range []string{"text", "code", "curl"} {
-		p.tabTo(id)
-		p.tabTo("")
-		require.Equal(t, id, eval[string](p, `document.activeElement.dataset.copy`))
+		// more than 2 if the machine is so busy that tokens have come back
+		p.until("Redis remembers", `/^A sees ([2-5])B sees \1/.test(document.querySelector('#token-bucket .shared').textContent)`)
 	}
 }
 
@@ -216,7 +127,7 @@ func TestEverySize(t *testing.T) {
 		t.Run(scheme, func(t *testing.T) {
 			t.Parallel()
 			axe := axe(t)
-			p := open(t, example(t, "").address, prefers("color-scheme", scheme))
+			p := open(t, example(t), prefers("color-scheme", scheme))
 			dark := func() bool {
 				return eval[bool](p, `getComputedStyle(document.body).backgroundColor.match(/\d+/g).every(v => v < 64)`)
 			}
@@ -232,6 +143,9 @@ func TestEverySize(t *testing.T) {
 			p.run(`const set = setTimeout; setTimeout = (f, ms) => ms === 2000 ? 0 : set(f, ms)`) // "Copied" stays
 			p.click("[data-copy=code]")
 			p.accessible("degraded, and copied", 1280, 360)
+			p.click("#shares [data-asks='300 200 100']")
+			p.until("shares are drawn", `tenants.every(t => t.now.gets > 0)`)
+			p.accessible("all ask", 1280, 360, 320)
 
 			p.click("#theme")
 			require.Equal(t, scheme == "light", dark(), "the other theme")
@@ -245,38 +159,6 @@ func TestEverySize(t *testing.T) {
 			require.Contains(t, p.text("#age"), "via A")
 		})
 	}
-}
-
-func TestApplicationRestarts(t *testing.T) {
-	t.Parallel()
-	program := example(t, "")
-	p := open(t, program.address)
-	p.send(1)
-	p.connectionsMayFail()
-	program.stop()
-	p.until("the page says so", `!$('gone').hidden`)
-	p.click("[data-send='10']")
-	p.until("said", `$('said').textContent === 'The requests were not answered.'`)
-	require.Equal(t, 1, p.counts("token-bucket").admitted)
-	p.press("#traffic", kb.ArrowRight, 5)
-
-	startAt(t, program.address, "")
-	p.until("it is back", `$('gone').hidden`)
-	p.until("traffic goes on", `lanes[0].admitted > 3`)
-}
-
-// get returns the body that an address answers, whatever the browser does.
-func get(t *testing.T, address string, status int) string {
-	t.Helper()
-	u, err := url.Parse(address)
-	require.NoError(t, err)
-	response, err := http.Get(u.String())
-	require.NoError(t, err)
-	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
-	require.NoError(t, err)
-	require.Equal(t, status, response.StatusCode)
-	return string(body)
 }
 
 // axe returns the source of axe-core, which finds what shuts people out.

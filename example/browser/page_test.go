@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/url"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -37,10 +36,9 @@ type page struct {
 
 // events are what the browser tells.
 type events struct {
-	mu       sync.Mutex
-	faults   []string
-	asked    int
-	mayBreak bool // connections, as the application is stopped
+	mu     sync.Mutex
+	faults []string
+	asked  int
 }
 
 // open shows the page at address after setup. The test fails if the page errs or asks another host for anything.
@@ -59,9 +57,7 @@ func open(t *testing.T, address string, setup ...chromedp.Action[chromedp.Void])
 		case *runtime.EventConsoleAPICalled:
 			fault("console: %s", e.Type)
 		case *log.EventEntryAdded:
-			if !seen.mayBreak || !strings.Contains(e.Entry.Text, "net::ERR_") {
-				fault("log: %s %s", e.Entry.Text, e.Entry.URL)
-			}
+			fault("log: %s %s", e.Entry.Text, e.Entry.URL)
 		case *network.EventRequestWillBeSent:
 			seen.asked++
 			if u, err := url.Parse(e.Request.URL); err != nil || u.Scheme != "data" && u.Host != address {
@@ -97,13 +93,6 @@ func tab(t *testing.T) context.Context {
 	ctx, stop = chromedp.NewContext(ctx)
 	t.Cleanup(stop)
 	return ctx
-}
-
-// connectionsMayFail has the browser's notes of them be no fault.
-func (p page) connectionsMayFail() {
-	p.events.mu.Lock()
-	defer p.events.mu.Unlock()
-	p.events.mayBreak = true
 }
 
 func (p page) do(actions ...chromedp.Action[chromedp.Void]) {
@@ -271,22 +260,4 @@ func (p page) accessible(state string, widths ...int64) {
 		p.until("axe has looked", `window.found !== undefined`)
 		assert.Empty(p.t, eval[[]string](p, `window.found`), what)
 	}
-}
-
-// tabTo presses Tab, until the element has the focus if it has a name, and checks that one sees where the focus is.
-func (p page) tabTo(id string) {
-	p.t.Helper()
-	for range 4 {
-		p.do(chromedp.KeyEvent(kb.Tab))
-		if id == "" || eval[string](p, `document.activeElement.id`) == id {
-			require.True(p.t, eval[bool](p, `(() => {
-				const active = document.activeElement, style = getComputedStyle(active.type === 'radio' ? active.nextElementSibling : active)
-				const { top, bottom } = active.getBoundingClientRect()
-				return active.matches(':focus-visible') && style.outlineStyle === 'solid' && parseFloat(style.outlineWidth) >= 2
-					&& top >= 0 && bottom <= innerHeight
-			})()`), id)
-			return
-		}
-	}
-	require.Fail(p.t, "Tab does not come to "+id)
 }

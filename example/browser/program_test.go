@@ -39,38 +39,26 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// program is one that runs.
-type program struct {
-	address string
-	stop    func() // before the test ends
-}
-
-// example runs the program until the test ends.
-func example(t *testing.T, redisURL string) program {
-	t.Helper()
-	return startAt(t, "127.0.0.1:0", redisURL)
-}
-
-func startAt(t *testing.T, address, redisURL string) program {
+// example runs the program until the test ends, and returns its address.
+func example(t *testing.T) (address string) {
 	t.Helper()
 	chromium(t) // without it there is nothing to build for
 	path, err := build()
 	require.NoError(t, err)
-	command := exec.Command(path, "-addr", address)
-	command.Env = append(os.Environ(), "REDIS_URL="+redisURL)
+	command := exec.Command(path, "-addr", "127.0.0.1:0")
+	command.Env = append(os.Environ(), "REDIS_URL=")
 	out, err := command.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, command.Start())
-	stop := sync.OnceFunc(func() {
+	t.Cleanup(func() {
 		assert.NoError(t, command.Process.Signal(syscall.SIGINT))
 		assert.NoError(t, command.Wait())
 	})
-	t.Cleanup(stop)
 	said := bufio.NewReader(out)
 	line, err := said.ReadString('\n')
 	require.NoError(t, err)
 	go func() { _, _ = io.Copy(io.Discard, said) }()
 	listens := regexp.MustCompile(`^Listening on (127\.0\.0\.1:\d+),`).FindStringSubmatch(line)
 	require.NotNil(t, listens, line)
-	return program{listens[1], stop}
+	return listens[1]
 }

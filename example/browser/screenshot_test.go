@@ -18,7 +18,7 @@ func TestScreenshot(t *testing.T) {
 	if *screenshot == "" {
 		t.Skip("-screenshot names no file")
 	}
-	p := open(t, example(t, "").address, chromedp.EmulateViewport(1280, 900), prefers("color-scheme", "light"))
+	p := open(t, example(t), chromedp.EmulateViewport(1280, 900), prefers("color-scheme", "light"))
 	until := func(seconds float64) {
 		p.until("it is time", fmt.Sprintf(`(window.begun ??= seconds(), seconds() - window.begun > %f)`, seconds))
 	}

@@ -24,21 +24,14 @@ func FuzzDecode(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, text []byte, kinds string) {
+		made := map[rune]bucket.Bucket{
+			't': newBucket(bucket.Token), 'f': newBucket(bucket.FixedWindow), 's': newBucket(bucket.SlidingWindow),
+			'c': newCalendar(500), 'b': bucket.NewBan(100, 1000), 'n': bucket.NewSlots(3),
+		}
 		var buckets []bucket.Bucket
 		for _, kind := range kinds {
-			switch kind {
-			case 't':
-				buckets = append(buckets, newBucket(bucket.Token))
-			case 'f':
-				buckets = append(buckets, newBucket(bucket.FixedWindow))
-			case 's':
-				buckets = append(buckets, newBucket(bucket.SlidingWindow))
-			case 'c':
-				buckets = append(buckets, newCalendar(500))
-			case 'b':
-				buckets = append(buckets, bucket.NewBan(100, 1000))
-			case 'n':
-				buckets = append(buckets, bucket.NewSlots(3))
+			if b, ok := made[kind]; ok {
+				buckets = append(buckets, b)
 			}
 		}
 		if len(buckets) == 0 || len(buckets) > 8 {

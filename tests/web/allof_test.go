@@ -78,25 +78,24 @@ func TestAllOfUnlimitedProhibitedAndWithoutAKey(t *testing.T) {
 	rdb, _ := testkit.NewMiniredis(t)
 	l := testkit.NewLimiter(t, rdb)
 	two, free := l.Must("counted", ginlimit.PerDay(2)), l.Must("free", ginlimit.PerDay(-1))
-	status := func(p *ginlimit.Policy, others ...*ginlimit.Policy) (int, string) {
-		rec := testkit.Get(testkit.Serve(ginlimit.AllOf(append([]*ginlimit.Policy{p}, others...)...)), "/")
-		return rec.Code, testkit.Remaining(rec)
-	}
-	expect := func(code int, left string) func(int, string) {
-		return func(gotCode int, gotLeft string) {
-			t.Helper()
-			assert.Equal(t, []any{code, left}, []any{gotCode, gotLeft})
-		}
-	}
 	unlimited := l.Must("unlimited", testkit.All(), ginlimit.PerDay(-1))
-	expect(200, "")(status(free, unlimited))
-	expect(200, "1")(status(two, unlimited))
-	expect(200, "1")(status(free, l.Must("two", testkit.All(), ginlimit.PerDay(2))))
-	expect(429, "0")(status(two, l.Must("none", testkit.All(), ginlimit.PerDay(0))))
-	expect(400, "")(status(two, l.Must("user", testkit.Key("X-User"), ginlimit.PerDay(2))))
-	expect(500, "")(status(two,
-		l.Must("nobody", ginlimit.WithKey(func(*gin.Context) (string, error) { return "", nil }), ginlimit.PerDay(2))))
-	expect(200, "0")(status(two)) // what was denied or failed took nothing
+	nobody := ginlimit.WithKey(func(*gin.Context) (string, error) { return "", nil })
+	for i, row := range []struct {
+		policies []*ginlimit.Policy
+		code     int
+		left     string
+	}{
+		{[]*ginlimit.Policy{free, unlimited}, 200, ""},
+		{[]*ginlimit.Policy{two, unlimited}, 200, "1"},
+		{[]*ginlimit.Policy{free, l.Must("two", testkit.All(), ginlimit.PerDay(2))}, 200, "1"},
+		{[]*ginlimit.Policy{two, l.Must("none", testkit.All(), ginlimit.PerDay(0))}, 429, "0"},
+		{[]*ginlimit.Policy{two, l.Must("user", testkit.Key("X-User"), ginlimit.PerDay(2))}, 400, ""},
+		{[]*ginlimit.Policy{two, l.Must("nobody", nobody, ginlimit.PerDay(2))}, 500, ""},
+		{[]*ginlimit.Policy{two}, 200, "0"}, // what was denied or failed took nothing
+	} {
+		rec := testkit.Get(testkit.Serve(ginlimit.AllOf(row.policies...)), "/")
+		assert.Equal(t, []any{row.code, row.left}, []any{rec.Code, testkit.Remaining(rec)}, i)
+	}
 }
 
 // What each policy of AllOf has of its own.

@@ -5,7 +5,6 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/gin-gonic/gin"
@@ -142,22 +141,5 @@ func TestDryRunSharesNoKey(t *testing.T) {
 		require.NoError(t, force.Reset(t.Context(), "alice"))
 		require.Equal(t, ginlimit.CauseBan, testkit.Must(trial.Peek(t.Context(), "alice")).Cause)
 		require.Equal(t, ginlimit.CauseBan, testkit.Must(trial.Reserve(t.Context(), "alice", 1)).Result().Cause)
-	})
-}
-
-// TestDryRunSettlesAsWithoutIt gives back no token that has flowed back by itself.
-func TestDryRunSettlesAsWithoutIt(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		p := testkit.NewPolicy(t, testkit.NewLocal(t), "10/h", ginlimit.PerHour(10), testkit.ByUser(),
-			ginlimit.InFlight(2), ginlimit.WithDryRun(),
-			ginlimit.WithRefund(func(*gin.Context) bool { return true }))
-		router := testkit.Serve(p.Handler(), func(*gin.Context) {
-			r := testkit.Must(p.Reserve(t.Context(), "alice", 5))
-			r.Release()
-			time.Sleep(6 * time.Minute)
-		})
-		require.Equal(t, http.StatusOK, testkit.Get(router, "/", testkit.User("alice")).Code)
-		require.Equal(t, 5, testkit.Must(p.Peek(t.Context(), "alice")).Remaining)
 	})
 }

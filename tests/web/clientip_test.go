@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"net/netip"
 	"strings"
 	"sync"
@@ -19,48 +18,6 @@ import (
 	"github.com/ginlimit/ginlimit"
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
-
-// clientIP returns what ByClientIP makes of an address that Gin takes from a platform's header, raw.
-func clientIP(t testing.TB, address string) (string, error) {
-	t.Helper()
-	c, engine := gin.CreateTestContext(httptest.NewRecorder())
-	engine.TrustedPlatform = "Cf-Connecting-Ip"
-	c.Request = httptest.NewRequest(http.MethodGet, "/", nil)
-	c.Request.RemoteAddr = "unreadable"
-	c.Request.Header["Cf-Connecting-Ip"] = []string{address}
-	return ginlimit.ByClientIP(c)
-}
-
-func TestByClientIP(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct{ name, address, want string }{
-		{"IPv4", "203.0.113.7", "203.0.113.7"},
-		{"IPv4-mapped is the IPv4 address", "::ffff:203.0.113.7", "203.0.113.7"},
-		{"IPv4-mapped in hex", "::ffff:cb00:7107", "203.0.113.7"},
-		{"IPv6 is its /64", "2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"},
-		{"IPv6 in capitals", "2001:DB8:1:2::", "2001:db8:1:2::/64"},
-		{"a zone is no part of it", "fe80::1%eth0", "fe80::/64"},
-		{"loopback", "::1", "::/64"},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			assert.Equal(t, c.want, testkit.Must(clientIP(t, c.address)))
-		})
-	}
-	for _, address := range []string{"", " ", "@", "203.0.113.7:80", "203.0.113.7, 198.51.100.1", "203.0.113", "1.2.3.4.5",
-		"01.2.3.4", "::g", "localhost", "203.0.113.7\n", "{203.0.113.7}", "[::1]", "::ffff:1.2.3.4%x\x00{}\x00"} {
-		t.Run("not "+address, func(t *testing.T) {
-			t.Parallel()
-			got, err := clientIP(t, address)
-			if err == nil { // a zone may be any text; it is cut off
-				assert.Equal(t, "1.2.3.4", got)
-				return
-			}
-			assert.ErrorIs(t, err, ginlimit.ErrNoKey)
-			assert.Empty(t, got)
-		})
-	}
-}
 
 // Guarantee 8: with no proxy trusted, nobody chooses a bucket by a header.
 func TestForgedHeadersChooseNoBucket(t *testing.T) {
@@ -173,15 +130,10 @@ func TestKeysOfNoClientAreLogged(t *testing.T) {
 		{"an IPv4 address", "203.0.113.7", served, false, nil},
 		{"a /64", "2001:db8::/64", served, false, nil},
 		{"an IPv6 address", "2001:db8::1", served, true, nil},
-		{"a /64 in capitals", "2001:DB8::/64", served, true, nil},
 		{"a /48", "2001:db8::/48", served, true, nil},
-		{"an IPv4-mapped address", "::ffff:203.0.113.7", served, true, nil},
-		{"an address with a zone", "fe80::1%eth0", served, true, nil},
-		{"an address with a port", "203.0.113.7:443", served, true, nil},
 		{"a user", "ada", served, true, nil},
 		{"a worker's key", "ada", notServed, false, nil},
 		{"an address in a tool", "203.0.113.7", notServed, false, nil},
-		{"an IPv6 address in a tool", "2001:db8::1", notServed, true, nil},
 		{"a key function of its own", "2001:db8::1", served, false, []ginlimit.PolicyOption{testkit.ByUser()}},
 		{"other networks", "2001:db8::/48", served, false,
 			[]ginlimit.PolicyOption{ginlimit.WithKey(ginlimit.ByClientIPPrefix(24, 48))}},
@@ -232,10 +184,11 @@ func TestSpoofableAddressesAreLogged(t *testing.T) {
 		named   string // "" if there is nothing to warn of
 		opts    []ginlimit.PolicyOption
 	}{
-		"everybody":            {trusted: everybody, named: "X-Forwarded-For"},
-		"IPv6 clients":         {trusted: ipv6, named: "X-Forwarded-For"},
-		"networks of others":   {trusted: everybody, key: ginlimit.ByClientIPPrefix(24, 48), named: "X-Forwarded-For"},
-		"behind another key":   {trusted: everybody, key: ginlimit.ByAny(byUser, ginlimit.ByClientIP), named: "X-Forwarded-For"},
+		"everybody":          {trusted: everybody, named: "X-Forwarded-For"},
+		"IPv6 clients":       {trusted: ipv6, named: "X-Forwarded-For"},
+		"networks of others": {trusted: everybody, key: ginlimit.ByClientIPPrefix(24, 48), named: "X-Forwarded-For"},
+		"behind another key": {trusted: everybody, key: ginlimit.ByAny(byUser, ginlimit.ByClientIP),
+			named: "X-Forwarded-For"},
 		"another header":       {trusted: everybody, edit: headers("CF-Connecting-IP"), named: "CF-Connecting-IP"},
 		"in odd case":          {trusted: everybody, edit: headers("x-REAL-client-iP"), named: "x-REAL-client-iP"},
 		"the first of several": {trusted: everybody, edit: headers("True-Client-IP", "X-Real-IP"), named: "True-Client-IP"},
@@ -243,13 +196,15 @@ func TestSpoofableAddressesAreLogged(t *testing.T) {
 			opts: []ginlimit.PolicyOption{ginlimit.WithDenyList(netip.MustParsePrefix("198.51.100.0/24"))}},
 		"beside a platform": {trusted: everybody, edit: platform(gin.PlatformCloudflare), named: "X-Forwarded-For"},
 
-		"nobody":                    {edit: headers("CF-Connecting-IP")},
-		"proxies":                   {trusted: []string{"10.0.0.0/8", "fd00::/8"}, edit: headers("CF-Connecting-IP")},
-		"no address counts":         {trusted: everybody, key: byUser},
-		"no header at all":          {trusted: everybody, edit: headers()},
-		"not by headers":            {trusted: everybody, edit: func(r *gin.Engine) { r.ForwardedByClientIP = false }},
-		"a platform":                {edit: platform("X-Real-Ip")},
-		"a platform's own, as both": {trusted: everybody, edit: func(r *gin.Engine) { platform("X-Real-Ip")(r); headers("X-Real-Ip")(r) }},
+		"nobody":            {edit: headers("CF-Connecting-IP")},
+		"proxies":           {trusted: []string{"10.0.0.0/8", "fd00::/8"}, edit: headers("CF-Connecting-IP")},
+		"no address counts": {trusted: everybody, key: byUser},
+		"no header at all":  {trusted: everybody, edit: headers()},
+		"not by headers":    {trusted: everybody, edit: func(r *gin.Engine) { r.ForwardedByClientIP = false }},
+		"a platform":        {edit: platform("X-Real-Ip")},
+		"a platform's own, as both": {trusted: everybody, edit: func(r *gin.Engine) {
+			r.TrustedPlatform, r.RemoteIPHeaders = "X-Real-Ip", []string{"X-Real-Ip"}
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -29,56 +29,45 @@ func countingKey(calls *int, f ginlimit.KeyFunc) ginlimit.Option {
 // TestFirstOf: the first policy that finds a key limits the request, and the others do not see it.
 func TestFirstOf(t *testing.T) {
 	t.Parallel()
-	for engine, make := range map[string]func(*testing.T) *testkit.Limiter{
-		"miniredis": func(t *testing.T) *testkit.Limiter {
-			rdb, _ := testkit.NewMiniredis(t)
-			return testkit.NewLimiter(t, rdb)
-		},
-		"in the process": func(t *testing.T) *testkit.Limiter { return testkit.NewLocal(t) },
-	} {
-		t.Run(engine, func(t *testing.T) {
-			t.Parallel()
-			limiter := make(t)
-			var byKey, byUser, byAddress int
-			keys := testkit.NewPolicy(t, limiter, "api key", ginlimit.PerHour(3),
-				countingKey(&byKey, ginlimit.ByHeader("X-Api-Key")))
-			users := testkit.NewPolicy(t, limiter, "user", ginlimit.PerHour(2),
-				countingKey(&byUser, ginlimit.ByHeader("X-User")))
-			addresses := testkit.NewPolicy(t, limiter, "address", ginlimit.PerHour(1),
-				countingKey(&byAddress, ginlimit.ByClientIP))
-			policies := []*ginlimit.Policy{keys, users, addresses}
-			var found ginlimit.Result
-			r := testkit.Serve(func(c *gin.Context) {
-				c.Next()
-				found, _ = ginlimit.FromContext(c)
-			}, ginlimit.FirstOf(policies...))
-			clear(policies) // what is changed afterwards has no effect
-			ask := func(code int, name string, edit ...func(*http.Request)) {
-				t.Helper()
-				rec := testkit.Get(r, "/", edit...)
-				require.Equal(t, code, rec.Code)
-				require.Equal(t, name, found.Name)
-				require.Equal(t, rec.Header().Get("X-RateLimit-Limit"), fmt.Sprint(found.Limit.Rate))
-			}
-			key, user := testkit.With("X-Api-Key", "k"), testkit.With("X-User", "u")
-			for range 3 {
-				ask(200, "api key", key, user)
-			}
-			require.Equal(t, []int{3, 0, 0}, []int{byKey, byUser, byAddress}, "one call for each request, and none behind it")
-			ask(429, "api key", key, user)
-			ask(200, "user", user)
-			require.Equal(t, []int{5, 1, 0}, []int{byKey, byUser, byAddress})
-			ask(200, "address")
-			ask(429, "address")
-			ask(200, "user", user)
-			ask(429, "user", user)
-			ask(200, "api key", testkit.With("X-Api-Key", "another"))
-			ask(200, "address", testkit.From("198.51.100.7:1"))
-			for p, left := range map[*ginlimit.Policy]int{keys: 0, users: 0, addresses: 0} {
-				client := map[*ginlimit.Policy]string{keys: "k", users: "u", addresses: "192.0.2.1"}[p]
-				require.Equal(t, left, testkit.Must(p.Peek(t.Context(), client)).Remaining)
-			}
-		})
+	limiter := testkit.NewLocal(t)
+	var byKey, byUser, byAddress int
+	keys := testkit.NewPolicy(t, limiter, "api key", ginlimit.PerHour(3),
+		countingKey(&byKey, ginlimit.ByHeader("X-Api-Key")))
+	users := testkit.NewPolicy(t, limiter, "user", ginlimit.PerHour(2),
+		countingKey(&byUser, ginlimit.ByHeader("X-User")))
+	addresses := testkit.NewPolicy(t, limiter, "address", ginlimit.PerHour(1),
+		countingKey(&byAddress, ginlimit.ByClientIP))
+	policies := []*ginlimit.Policy{keys, users, addresses}
+	var found ginlimit.Result
+	r := testkit.Serve(func(c *gin.Context) {
+		c.Next()
+		found, _ = ginlimit.FromContext(c)
+	}, ginlimit.FirstOf(policies...))
+	clear(policies) // what is changed afterwards has no effect
+	ask := func(code int, name string, edit ...func(*http.Request)) {
+		t.Helper()
+		rec := testkit.Get(r, "/", edit...)
+		require.Equal(t, code, rec.Code)
+		require.Equal(t, name, found.Name)
+		require.Equal(t, rec.Header().Get("X-RateLimit-Limit"), fmt.Sprint(found.Limit.Rate))
+	}
+	key, user := testkit.With("X-Api-Key", "k"), testkit.With("X-User", "u")
+	for range 3 {
+		ask(200, "api key", key, user)
+	}
+	require.Equal(t, []int{3, 0, 0}, []int{byKey, byUser, byAddress}, "one call for each request, and none behind it")
+	ask(429, "api key", key, user)
+	ask(200, "user", user)
+	require.Equal(t, []int{5, 1, 0}, []int{byKey, byUser, byAddress})
+	ask(200, "address")
+	ask(429, "address")
+	ask(200, "user", user)
+	ask(429, "user", user)
+	ask(200, "api key", testkit.With("X-Api-Key", "another"))
+	ask(200, "address", testkit.From("198.51.100.7:1"))
+	for p, left := range map[*ginlimit.Policy]int{keys: 0, users: 0, addresses: 0} {
+		client := map[*ginlimit.Policy]string{keys: "k", users: "u", addresses: "192.0.2.1"}[p]
+		require.Equal(t, left, testkit.Must(p.Peek(t.Context(), client)).Remaining)
 	}
 }
 

@@ -8,7 +8,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/gin-gonic/gin"
@@ -70,32 +69,6 @@ func TestDraftOfSeveralHandlersListsThemInOrder(t *testing.T) {
 	assert.Equal(t, http.StatusTooManyRequests, rec.Code)
 	assert.Equal(t, []item{{"limit-100/h", -1, -1, 98, -1}, {"route", -1, -1, 0, 60}}, limitsOf(t, rec))
 	assert.Equal(t, []string{"route"}, violated(t, rec))
-}
-
-func TestDraftOfAllOf(t *testing.T) {
-	t.Parallel()
-	rdb, _ := testkit.NewMiniredis(t)
-	test := func(t *testing.T, limiter *testkit.Limiter) {
-		r := testkit.Serve(ginlimit.AllOf(limiter.Must("address", ginlimit.PerHour(9), draft),
-			limiter.Must("api key", testkit.Key("X-Api-Key"), ginlimit.PerDay(2), draft),
-			limiter.Must("nobody", testkit.Key("X-Api-Key"), ginlimit.PerDay(-1), draft),
-			limiter.Must("quiet", testkit.Key("X-Api-Key"), ginlimit.PerDay(70), ginlimit.WithHeaders(ginlimit.NoHeaders)),
-			limiter.Must("month", testkit.Key("X-Api-Key"), ginlimit.PerDay(90), draft)))
-		for range 2 {
-			testkit.Get(r, "/", testkit.With("X-Api-Key", "k"))
-		}
-		rec := testkit.Get(r, "/", testkit.With("X-Api-Key", "k"))
-		assert.Equal(t, http.StatusTooManyRequests, rec.Code)
-		assert.Equal(t, []item{
-			{"address", 9, 3600, -1, -1}, {"api-key", 2, 86400, -1, -1}, {"month", 90, 86400, -1, -1},
-		}, policiesOf(t, rec), "all of them, whoever was asked")
-		assert.Equal(t, []item{{"address", -1, -1, 7, -1}, {"api-key", -1, -1, 0, 43200}}, limitsOf(t, rec)[:2])
-		assert.Equal(t, []string{"api-key"}, violated(t, rec))
-	}
-	t.Run("together", func(t *testing.T) { test(t, testkit.NewLimiter(t, rdb, ginlimit.WithDenyCache(0))) })
-	t.Run("in turn", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) { test(t, testkit.NewLocal(t)) })
-	})
 }
 
 // TestRefundTakesBackTheParameterT: a denial, or an error, of a handler that sets other fields.

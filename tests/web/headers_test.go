@@ -21,41 +21,6 @@ import (
 
 // Which fields tell of a limit.
 
-func TestExactHeaderSets(t *testing.T) {
-	t.Parallel()
-	x := http.Header{"X-Ratelimit-Limit": {"2"}, "X-Ratelimit-Remaining": {"0"}, "X-Ratelimit-Reset": {"60"}}
-	fields := http.Header{"Ratelimit-Policy": {`"search";q=2;w=60`}, "Ratelimit": {`"search";r=0;t=30`}}
-	for name, row := range map[string]struct {
-		headers ginlimit.Headers
-		want    []http.Header
-	}{
-		"by default": {ginlimit.XRateLimit, []http.Header{x}},
-		"draft":      {ginlimit.RateLimitDraft, []http.Header{fields}},
-		"both":       {ginlimit.XRateLimit | ginlimit.RateLimitDraft, []http.Header{x, fields}},
-		"none":       {ginlimit.NoHeaders, nil},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			rdb, _ := testkit.NewMiniredis(t)
-			r := testkit.Serve(testkit.NewLimiter(t, rdb).Handler("search", ginlimit.PerMinute(2),
-				ginlimit.WithHeaders(row.headers)))
-			testkit.Get(r, "/")
-			allowed := http.Header{"Content-Type": {"text/plain; charset=utf-8"}}
-			denied := http.Header{"Content-Type": {"application/problem+json"}, "Content-Length": {"191"},
-				"Retry-After": {"30"}, "Cache-Control": {"no-store"}}
-			for _, set := range row.want {
-				for field, value := range set {
-					allowed[field], denied[field] = value, value
-				}
-			}
-			assert.Equal(t, allowed, testkit.Get(r, "/").Header())
-			rec := testkit.Get(r, "/")
-			assert.Equal(t, denied, rec.Header())
-			assert.Equal(t, []string{"search"}, violated(t, rec))
-		})
-	}
-}
-
 // TestEveryHandlersFieldsAreThere, though an earlier handler that sets others is closer to exhaustion.
 func TestEveryHandlersFieldsAreThere(t *testing.T) {
 	t.Parallel()
@@ -71,15 +36,6 @@ func TestEveryHandlersFieldsAreThere(t *testing.T) {
 	h := testkit.Get(r, "/").Header()
 	assert.Equal(t, "69", h.Get("X-RateLimit-Remaining"))
 	assert.Equal(t, "49", h.Get("Left"))
-}
-
-func TestDegradedHeaderOfAnyHandler(t *testing.T) {
-	t.Parallel()
-	rdb, _ := testkit.NewMiniredis(t)
-	lost := ginlimit.New(testkit.Unreachable(t), "lost", ginlimit.PerMinute(1000))
-	rec := testkit.Get(testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(2)), lost), "/")
-	assert.Equal(t, "degraded", rec.Header().Get("X-RateLimit-Status"))
-	assert.Equal(t, "1", rec.Header().Get("X-RateLimit-Remaining"))
 }
 
 func TestDegradedHeaderUnlessNoHeaders(t *testing.T) {
@@ -100,12 +56,6 @@ func TestDegradedHeaderUnlessNoHeaders(t *testing.T) {
 			assert.Equal(t, []any{http.StatusOK, want}, []any{rec.Code, rec.Header().Get("X-RateLimit-Status")})
 		}
 	}
-}
-
-func TestHeadersOfABadKindAreAFault(t *testing.T) {
-	t.Parallel()
-	_, err := ginlimit.NewLocal(ginlimit.WithHeaders(4 | ginlimit.XRateLimit))
-	require.ErrorContains(t, err, "WithHeaders(5)")
 }
 
 // A bubble begins with January 2000, and February has 29 days then.

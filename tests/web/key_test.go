@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
-	"strings"
 	"testing"
 
 	"github.com/gin-gonic/gin"
@@ -19,29 +18,6 @@ import (
 	"github.com/ginlimit/ginlimit"
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
-
-// TestEveryClientHasTheKeyOfItsPolicy: the client k of the policy n is Key(n, k) in Redis.
-func TestEveryClientHasTheKeyOfItsPolicy(t *testing.T) {
-	t.Parallel()
-	const name = `a|\name`
-	for client, want := range map[string]string{
-		"ada": `ginlimit:{a\|\\name|ada}:h`, "a|b": `ginlimit:{a\|\\name|a\|b}:h`, `a\b`: `ginlimit:{a\|\\name|a\\b}:h`,
-		`|\`: `ginlimit:{a\|\\name|\|\\}:h`, "{a}": "", "é": "", strings.Repeat("long", 40): "", "#": "",
-	} {
-		rdb, _ := testkit.NewMiniredis(t)
-		byClient := ginlimit.WithKey(func(*gin.Context) (string, error) { return client, nil })
-		limit := ginlimit.PerHour(3)
-		testkit.Get(testkit.Serve(testkit.NewLimiter(t, rdb).Handler(name, limit, byClient)), "/")
-		keys := rdb.Keys(t.Context(), "*").Val()
-		require.Len(t, keys, 1)
-		if want != "" {
-			require.Equal(t, want, keys[0])
-			require.Equal(t, "ginlimit:{"+ginlimit.Key(name, client)+"}:h", keys[0], client)
-		}
-		p := testkit.Must(testkit.NewPolicy(t, testkit.NewLimiter(t, rdb), name, limit, byClient).Peek(t.Context(), client))
-		require.Equal(t, 2, p.Remaining, client)
-	}
-}
 
 func TestMissingHeaderIsNamed(t *testing.T) {
 	t.Parallel()
@@ -61,30 +37,6 @@ func TestMissingHeaderIsNamed(t *testing.T) {
 		"the parts of a key are not just joined")
 	assert.Equal(t, "0",
 		testkit.Remaining(testkit.Get(r, "/", testkit.With("X-Tenant", "a"), testkit.With("X-Client-Id", "b-c"))))
-}
-
-func TestMissingKeysAreTheClientsFaultIfAFunctionSaysSo(t *testing.T) {
-	t.Parallel()
-	none := func(err error) ginlimit.KeyFunc { return func(*gin.Context) (string, error) { return "", err } }
-	fault := none(fmt.Errorf("secret: %w: %w", ginlimit.ErrNoKey, ginlimit.ErrBadRequest))
-	l := testkit.NewLocal(t)
-	policy := func(name string, f ginlimit.KeyFunc) *ginlimit.Policy {
-		return testkit.NewPolicy(t, l, name, ginlimit.PerHour(1), ginlimit.WithKey(f))
-	}
-	for name, row := range map[string]struct {
-		handler gin.HandlerFunc
-		code    int
-	}{
-		"the only one":            {policy("a", fault).Handler(), 400},
-		"the last policy":         {ginlimit.FirstOf(policy("first", none(ginlimit.ErrNoKey)), policy("last", fault)), 400},
-		"the first policy":        {ginlimit.FirstOf(policy("faulty", fault), policy("none", none(ginlimit.ErrNoKey))), 500},
-		"one of several":          {policy("any", ginlimit.ByAny(fault, none(nil))).Handler(), 400},
-		"none of several says it": {policy("any of none", ginlimit.ByAny(none(ginlimit.ErrNoKey), none(nil))).Handler(), 500},
-	} {
-		rec := testkit.Get(testkit.Serve(row.handler), "/")
-		assert.Equal(t, row.code, rec.Code, name)
-		assert.NotContains(t, rec.Body.String(), "secret", name)
-	}
 }
 
 // TestKeySecret has nothing of a client stand in Redis.
@@ -144,6 +96,8 @@ func TestKeyFunctions(t *testing.T) {
 		{"a /24", ginlimit.ByClientIPPrefix(24, 56), testkit.From("203.0.113.7:1"), "203.0.113.0/24"},
 		{"a /56", ginlimit.ByClientIPPrefix(24, 56), testkit.From("[2001:db8:1:2ff:1::]:1"), "2001:db8:1:200::/56"},
 		{"a whole address", ginlimit.ByClientIPPrefix(32, 128), testkit.From("[2001:db8::7%eth0]:1"), "2001:db8::7"},
+		{"IPv6 is its /64", ginlimit.ByClientIP, testkit.From("[2001:db8:1:2:3::%eth0]:1"), "2001:db8:1:2::/64"},
+		{"IPv4-mapped", ginlimit.ByClientIP, testkit.From("[::ffff:203.0.113.7]:1"), "203.0.113.7"},
 		{"IPv4 behind NAT64", ginlimit.ByClientIP, testkit.From("[64:ff9b::203.0.113.7]:1"), "203.0.113.7"},
 		{"a neighbour of NAT64", ginlimit.ByClientIP, testkit.From("[64:ff9b:1::203.0.113.7]:1"), "64:ff9b:1::/64"},
 		{"a header", ginlimit.ByHeader("x-user"), testkit.With("X-User", "ada"), "ada"},
@@ -180,6 +134,15 @@ func TestKeyFunctions(t *testing.T) {
 		ginlimit.ByAll(ginlimit.ByClientIP, fails)} {
 		assert.ErrorIs(t, testkit.Err(key(f, "/users/42")), broken)
 	}
+	malformed := func(*gin.Context) (string, error) { return "", ginlimit.ErrBadRequest }
+	for _, f := range []ginlimit.KeyFunc{ginlimit.ByAny(malformed, ginlimit.ByClientIP), ginlimit.ByAny(none, malformed),
+		ginlimit.ByAll(ginlimit.ByClientIP, malformed)} {
+		assert.ErrorIs(t, testkit.Err(key(f, "/users/42")), ginlimit.ErrBadRequest)
+	}
+	missing := func(*gin.Context) (string, error) {
+		return "", fmt.Errorf("%w: %w", ginlimit.ErrNoKey, ginlimit.ErrBadRequest)
+	}
+	assert.ErrorIs(t, testkit.Err(key(ginlimit.ByAny(missing, none), "/users/42")), ginlimit.ErrBadRequest)
 	got, err := key(ginlimit.ByAll(none), "/users/42")
 	assert.Empty(t, got, fmt.Sprint(err))
 }
@@ -298,19 +261,4 @@ func TestByRoute(t *testing.T) {
 		require.Len(t, keys, i+1)
 	}
 	require.Equal(t, http.StatusOK, testkit.Get(r, "/users/1", testkit.From("198.51.100.1:1")).Code, "another client")
-}
-
-// TestAddrKeyReachesTheClientOfAnAddress, and without an address nobody.
-func TestAddrKeyReachesTheClientOfAnAddress(t *testing.T) {
-	t.Parallel()
-	limiter, log := loggedLocal(t)
-	p := testkit.NewPolicy(t, limiter, "p", ginlimit.PerHour(5))
-	r := testkit.Serve(p.Handler())
-	testkit.Get(r, "/", testkit.From("[2001:db8::7]:1"))
-	peek := testkit.Must(p.Peek(t.Context(), ginlimit.AddrKey(netip.MustParseAddr("2001:db8::8"))))
-	require.Equal(t, 4, peek.Remaining)
-	require.Empty(t, log.String(), "it is a key of a client")
-
-	require.Empty(t, ginlimit.AddrKey(netip.Addr{}))
-	require.ErrorIs(t, testkit.Err(p.Peek(t.Context(), ginlimit.AddrKey(netip.Addr{}))), ginlimit.ErrNoKey)
 }

@@ -66,7 +66,7 @@ func (f *inFlight) begin(t *testing.T, edit ...func(*http.Request)) (denied *htt
 	for _, e := range edit {
 		e(req)
 	}
-	req = req.WithContext(contextWith(req.Context(), f, func() { close(began); <-end }))
+	req = req.WithContext(context.WithValue(req.Context(), f, func() { close(began); <-end }))
 	f.all.Go(func() {
 		defer close(done)
 		f.router.ServeHTTP(rec, req)
@@ -212,10 +212,6 @@ func TestPlansHaveSlots(t *testing.T) {
 		testkit.Must(testkit.NewPolicy(t, e.Limiter, "two", ginlimit.WithLimitFunc(
 			testkit.SingleLimit(source.Ask))).Reserve(t.Context(), "paid", 1))
 	})
-}
-
-func contextWith(ctx context.Context, key, value any) context.Context {
-	return context.WithValue(ctx, key, value)
 }
 
 // TestFreeSlotsAreNotClosestToExhaustion: the header fields of one limit are of tokens, as long as slots are free.

@@ -116,48 +116,8 @@ func TestErrorsGoToTheErrorHandler(t *testing.T) {
 				want.Set("Content-Length", strconv.Itoa(rec.Body.Len()))
 			}
 			assert.Equal(t, want, rec.Header())
-
-			r = testkit.Serve(testkit.Middleware(c.rdb, ginlimit.PerMinute(1), ginlimit.WithKey(c.key),
-				ginlimit.WithErrorHandler(func(c *gin.Context, _ error) { c.String(http.StatusTeapot, "no") })))
-			rec = testkit.Get(r, "/")
-			assert.Equal(t, http.StatusTeapot, rec.Code)
-			assert.Equal(t, "no", rec.Body.String(), "answered: it does not go on")
-
-			r = testkit.Serve(testkit.Middleware(c.rdb, ginlimit.PerMinute(1), ginlimit.WithKey(c.key),
-				ginlimit.WithErrorHandler(func(c *gin.Context, _ error) { c.Status(http.StatusTeapot) })))
-			rec = testkit.Get(r, "/")
-			assert.Equal(t, http.StatusTeapot, rec.Code)
-			assert.Empty(t, rec.Body.String(), "another status: it does not go on")
 		})
 	}
-}
-
-func TestHeadersReportTheLimitClosestToExhaustion(t *testing.T) {
-	t.Parallel()
-	rdb, _ := testkit.NewMiniredis(t)
-	l := testkit.NewLimiter(t, rdb)
-	var told ginlimit.Result
-	r := testkit.Serve(func(c *gin.Context) {
-		_, ok := ginlimit.FromContext(c)
-		assert.False(t, ok, "nothing decided yet")
-		c.Next()
-		told, ok = ginlimit.FromContext(c)
-		assert.True(t, ok)
-	}, l.Handler("3/m", ginlimit.PerMinute(3)), l.Handler("10/h", ginlimit.PerHour(10)))
-
-	rec := testkit.Get(r, "/")
-	assert.Equal(t, "3", rec.Header().Get("X-RateLimit-Limit"))
-	assert.Equal(t, "2", rec.Header().Get("X-RateLimit-Remaining"))
-	assert.Equal(t, ginlimit.Result{Allowed: true, Granted: 1, Limit: ginlimit.PerMinute(3), Name: "3/m", Remaining: 2,
-		ResetAfter: 20 * time.Second}, told)
-
-	r.GET("/deep", l.Handler("1/d", ginlimit.PerDay(1)))
-	assert.Equal(t, "1", testkit.Get(r, "/deep").Header().Get("X-RateLimit-Limit"))
-	rec = testkit.Get(r, "/deep")
-	assert.Equal(t, http.StatusTooManyRequests, rec.Code)
-	assert.Equal(t, "1", rec.Header().Get("X-RateLimit-Limit"))
-	assert.Equal(t, "86400", rec.Header().Get("Retry-After"))
-	assert.False(t, told.Allowed)
 }
 
 // TestCopiedContextIsSafe has an access log look at a copy while a further handler decides.

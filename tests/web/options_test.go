@@ -51,13 +51,14 @@ func TestBadConfigurationNamesEveryFault(t *testing.T) {
 		ginlimit.WithErrorHandler(nil), ginlimit.WithLogger(nil), ginlimit.WithPrefix("{a}"),
 		ginlimit.WithKeySecret([]byte("short")), ginlimit.WithReplicas(0), ginlimit.WithTimeout(0),
 		ginlimit.WithDenyCache(-1), ginlimit.WithObserver(nil),
-		ginlimit.WithClientObserver(nil)}
+		ginlimit.WithClientObserver(nil), ginlimit.WithFloor(-1), ginlimit.WithHeaders(4 | ginlimit.XRateLimit)}
 	faults := []string{"option 1 is nil", "WithKey", "WithDeniedHandler", "WithErrorHandler",
 		"WithLogger", "WithPrefix", "WithKeySecret: 5 bytes", "WithReplicas(0)", "WithTimeout(0s)", "WithDenyCache(-1)",
-		"WithObserver: the function is nil", "WithClientObserver: the function is nil"}
+		"WithObserver: the function is nil", "WithClientObserver: the function is nil", "WithFloor(-1): want at least 0", "WithHeaders(5)"}
 
 	l, err := ginlimit.NewLimiter(nilClient, bad...)
 	require.Nil(t, l)
+	require.ErrorIs(t, err, ginlimit.ErrInvalidArgument)
 	for _, fault := range append(faults, "client is nil") {
 		assert.ErrorContains(t, err, fault)
 	}
@@ -82,19 +83,6 @@ func TestBadConfigurationNamesEveryFault(t *testing.T) {
 	for _, fault := range []string{"same period", "WithFloor(-1)", "the policy has no name"} {
 		assert.Contains(t, text, fault)
 	}
-}
-
-func TestOptionsOfTheLimiterAreDefaultsOfItsHandlers(t *testing.T) {
-	t.Parallel()
-	rdb, _ := testkit.NewMiniredis(t)
-	l := testkit.NewLimiter(t, rdb, ginlimit.WithKey(func(c *gin.Context) (string, error) { return c.Query("user"), nil }))
-	r := gin.New()
-	r.GET("/a", l.Handler("one", ginlimit.PerHour(1)))
-	r.GET("/b", l.Handler("other", ginlimit.PerHour(1)))
-	assert.Equal(t, http.StatusOK, testkit.Get(r, "/a?user=1").Code)
-	assert.Equal(t, http.StatusOK, testkit.Get(r, "/a?user=2").Code)
-	assert.Equal(t, http.StatusTooManyRequests, testkit.Get(r, "/a?user=1").Code)
-	assert.Equal(t, http.StatusOK, testkit.Get(r, "/b?user=1").Code)
 }
 
 // limiterOptions are the options of a limiter alone, each with a valid value.
@@ -233,17 +221,6 @@ func TestOptionsGivenTwice(t *testing.T) {
 		ginlimit.WithLimits(ginlimit.PerSecond(5)))
 	requireFaults(t, err)
 	require.Len(t, testkit.Must(p.Status(t.Context(), "192.0.2.1")), 3, "limits add up")
-
-	for _, both := range [][]ginlimit.Option{{policyOptions["WithRefund"], policyOptions["WithSettle"]},
-		{policyOptions["WithSettle"], policyOptions["WithRefund"]}} {
-		_, err = l.Policy("test", ginlimit.PerHour(5), both[0], both[1])
-		requireFaults(t, err, "WithSettle does not go together with WithRefund:")
-		limiter, err := ginlimit.NewLimiter(rdb, both[0], both[1])
-		requireFaults(t, err, "WithSettle does not go together with WithRefund:")
-		require.Nil(t, limiter)
-		_, err = testkit.NewLocal(t, both[0]).Policy("test", ginlimit.PerHour(5), both[1])
-		requireFaults(t, err)
-	}
 }
 
 // TestOptionsOfAPolicyReplaceDefaults, though twice in a list they are errors.

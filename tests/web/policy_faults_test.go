@@ -3,7 +3,6 @@ package web_test
 import (
 	"context"
 	"errors"
-	"math"
 	"net/http"
 	"net/netip"
 	"strings"
@@ -142,22 +141,6 @@ func TestLimitByPointer(t *testing.T) {
 	require.Equal(t, 2, testkit.Must(p.Peek(t.Context(), "192.0.2.1")).Remaining)
 }
 
-// TestFaultsOfLimiters, of both kinds.
-func TestFaultsOfLimiters(t *testing.T) {
-	t.Parallel()
-	rdb, _ := testkit.NewMiniredis(t)
-	bad := []ginlimit.LimiterOption{nil, ginlimit.WithFloor(-1)}
-	want := []string{"ginlimit: option 1 is nil", "ginlimit: WithFloor(-1): want at least 0"}
-	_, err := ginlimit.NewLimiter(rdb, bad...)
-	requireInvalid(t, err, want...)
-	_, err = ginlimit.NewLocal(bad...)
-	requireInvalid(t, err, want...)
-	err = testkit.PanicError(func() {
-		ginlimit.New(rdb, "p", ginlimit.Per(math.MaxInt32, 36_000*time.Hour), ginlimit.WithFloor(-1))
-	})
-	requireInvalid(t, err, want[1], "ginlimit: invalid argument: 2147483647/1500d is too large to be counted exactly")
-}
-
 // TestWithReplacesOptions of a request, and the buckets stay the same.
 func TestWithReplacesOptions(t *testing.T) {
 	t.Parallel()
@@ -222,20 +205,26 @@ func TestWithKeepsSlotsAndBans(t *testing.T) {
 	})
 }
 
-// TestWithKeepsWhatLeasesNeed of a burst, though the requests of what it returns have none.
-func TestWithKeepsWhatLeasesNeed(t *testing.T) {
+// TestWithKeepsADefaultLease as the limiter's, and what it needs of a burst: a policy derived from one with it may be in
+// AllOf as that one may, and settles or refunds without a lease.
+func TestWithKeepsADefaultLease(t *testing.T) {
 	t.Parallel()
 	rdb, _ := testkit.NewMiniredis(t)
 	l := testkit.NewLimiter(t, rdb, ginlimit.WithLease(time.Second))
 	p := testkit.NewPolicy(t, l, "api", ginlimit.PerSecond(100), testkit.ByUser())
-	own := testkit.NewPolicy(t, l, "own", ginlimit.PerSecond(100), ginlimit.WithLease(time.Second))
-	_, err := own.With(ginlimit.WithRefund(func(*gin.Context) bool { return true }))
-	require.ErrorContains(t, err, "leave WithLease out")
-	for _, derived := range []*ginlimit.Policy{
-		p, testkit.Derive(t, p, ginlimit.WithFloor(1)), testkit.Derive(t, p, ginlimit.WithRefund(func(*gin.Context) bool { return true })),
+	other := testkit.NewPolicy(t, l, "other", ginlimit.PerHour(100), testkit.ByUser())
+	own := testkit.NewPolicy(t, l, "own", ginlimit.PerSecond(100), testkit.ByUser(), ginlimit.WithLease(time.Second))
+	refund := ginlimit.WithRefund(func(*gin.Context) bool { return true })
+	require.ErrorContains(t, testkit.Err(own.With(refund)), "leave WithLease out")
+	require.ErrorContains(t, testkit.PanicError(func() { ginlimit.AllOf(testkit.Derive(t, own), other) }), "WithLease")
+	for name, derived := range map[string]*ginlimit.Policy{
+		"as it was": p, "a floor": testkit.Derive(t, p, ginlimit.WithFloor(1)), "it refunds": testkit.Derive(t, p, refund),
+		"it settles": testkit.Derive(t, p, ginlimit.WithSettle(func(*gin.Context) int { return 5 })),
 	} {
 		r := testkit.Must(derived.AllowN(t.Context(), "k", 51))
 		require.Equal(t, ginlimit.CauseNever, r.Cause, "half of the burst is for leases")
+		w := testkit.Get(testkit.Serve(ginlimit.AllOf(derived, other)), "/", testkit.User("alice"))
+		require.Equal(t, http.StatusOK, w.Code, name)
 	}
 }
 
@@ -299,25 +288,6 @@ func TestWithRefusesWhatNeedsOtherBuckets(t *testing.T) {
 	for _, none := range []*ginlimit.Policy{nil, {}} {
 		require.ErrorIs(t, testkit.Err(none.With(ginlimit.WithFloor(1))), ginlimit.ErrInvalidArgument)
 	}
-}
-
-// TestWithKeepsADefaultLease as the limiter's: a policy derived from one with it may be in AllOf as that one may,
-// and settles without a lease.
-func TestWithKeepsADefaultLease(t *testing.T) {
-	t.Parallel()
-	rdb, _ := testkit.NewMiniredis(t)
-	l := testkit.NewLimiter(t, rdb, ginlimit.WithLease(time.Second))
-	p := testkit.NewPolicy(t, l, "api", ginlimit.PerHour(100), testkit.ByUser())
-	other := testkit.NewPolicy(t, l, "other", ginlimit.PerHour(100), testkit.ByUser())
-	for name, derived := range map[string]*ginlimit.Policy{
-		"as it was": p, "a floor": testkit.Derive(t, p, ginlimit.WithFloor(1)),
-		"it settles": testkit.Derive(t, p, ginlimit.WithSettle(func(*gin.Context) int { return 5 })),
-	} {
-		w := testkit.Get(testkit.Serve(ginlimit.AllOf(derived, other)), "/", testkit.User("alice"))
-		require.Equal(t, http.StatusOK, w.Code, name)
-	}
-	own := testkit.NewPolicy(t, l, "own", ginlimit.PerHour(100), testkit.ByUser(), ginlimit.WithLease(time.Second))
-	require.ErrorContains(t, testkit.PanicError(func() { ginlimit.AllOf(testkit.Derive(t, own), other) }), "WithLease")
 }
 
 // TestWithKeepsATenant and the function of limits.

@@ -214,7 +214,6 @@ func TestRefund(t *testing.T) {
 		r.Use(gin.CustomRecoveryWithWriter(nil, func(c *gin.Context, _ any) { c.AbortWithStatus(500) }),
 			testkit.NewLimiter(t, rdb).Handler("test", ginlimit.PerHour(5), ginlimit.PerDay(10), ginlimit.WithRefund(failed),
 				ginlimit.WithCost(func(c *gin.Context) int { return 2 })))
-		r.GET("/ok", func(c *gin.Context) { c.Status(200) })
 		r.GET("/failed", func(c *gin.Context) { c.Status(400) })
 		r.GET("/panics", func(c *gin.Context) { panic("fault") })
 		r.GET("/panics-late", func(c *gin.Context) { c.String(200, "begun"); panic("fault") })
@@ -224,9 +223,10 @@ func TestRefund(t *testing.T) {
 		}
 		assert.Zero(t, rdb.DBSize(t.Context()).Val(), "full buckets")
 		assert.Equal(t, "3", testkit.Remaining(testkit.Get(r, "/panics-late")), "its answer had begun with 200: it counts")
-		assert.Equal(t, "1", testkit.Remaining(testkit.Get(r, "/ok")))
-		assert.Equal(t, 429, testkit.Get(r, "/failed").Code)
-		assert.Equal(t, 429, testkit.Get(r, "/failed").Code, "what took nothing gives nothing back")
+		assert.Equal(t, "1", testkit.Remaining(testkit.Get(r, "/panics-late")))
+		for range 2 {
+			assert.Equal(t, 429, testkit.Get(r, "/failed").Code, "what took nothing gives nothing back")
+		}
 	})
 }
 
