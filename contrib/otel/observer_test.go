@@ -2,6 +2,7 @@ package ginlimitotel_test
 
 import (
 	"context"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -61,7 +62,11 @@ func newEngine(t *testing.T) *gin.Engine {
 }
 
 func newLimiter(t *testing.T, rdb redis.UniversalClient, opts ...ginlimit.LimiterOption) *ginlimit.Limiter {
-	return testkit.NewLimiter(t, rdb, append(opts, ginlimit.WithReplicas(1))...).Limiter
+	limiter := testkit.Must(ginlimit.NewLimiter(rdb, append([]ginlimit.LimiterOption{
+		ginlimit.WithLogger(slog.New(slog.DiscardHandler)), ginlimit.WithTimeout(10 * time.Second),
+		ginlimit.WithReplicas(1)}, opts...)...))
+	t.Cleanup(func() { require.NoError(t, limiter.Close()) })
+	return limiter
 }
 
 func connect(t *testing.T) (*redis.Client, *miniredis.Miniredis) {

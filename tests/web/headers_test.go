@@ -38,6 +38,14 @@ func TestEveryHandlersFieldsAreThere(t *testing.T) {
 	assert.Equal(t, "49", h.Get("Left"))
 }
 
+func TestDegradedHeaderOfAnyHandler(t *testing.T) {
+	t.Parallel()
+	lost := testkit.WithoutRedis(t).Handler("lost", ginlimit.PerMinute(1000))
+	rec := testkit.Get(testkit.Serve(testkit.NewLocal(t).Handler("2/m", ginlimit.PerMinute(2)), lost), "/")
+	assert.Equal(t, "degraded", rec.Header().Get("X-RateLimit-Status"))
+	assert.Equal(t, "1", rec.Header().Get("X-RateLimit-Remaining"), "of the limit closest to exhaustion")
+}
+
 func TestDegradedHeaderUnlessNoHeaders(t *testing.T) {
 	t.Parallel()
 	for headers, want := range map[ginlimit.Headers]string{

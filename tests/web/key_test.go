@@ -19,6 +19,15 @@ import (
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
+// TestEveryClientHasTheKeyOfItsPolicy: the client k of the policy n is Key(n, k) in Redis.
+func TestEveryClientHasTheKeyOfItsPolicy(t *testing.T) {
+	t.Parallel()
+	rdb, _ := testkit.NewMiniredis(t)
+	l := testkit.NewLimiter(t, rdb)
+	testkit.Get(testkit.Serve(l.Handler(`a|\name`, ginlimit.PerHour(3), testkit.ByUser())), "/", testkit.User(`a|b\`))
+	require.Contains(t, rdb.Keys(t.Context(), "*").Val(), `ginlimit:{a\|\\name|a\|b\\}:h`)
+}
+
 func TestMissingHeaderIsNamed(t *testing.T) {
 	t.Parallel()
 	rdb, _ := testkit.NewMiniredis(t)
