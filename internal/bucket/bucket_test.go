@@ -264,3 +264,13 @@ func TestOpsMerge(t *testing.T) {
 		assert.Equal(t, c.want, c.a.Merges(c.b), name)
 	}
 }
+
+// TestShareOfACalendarPeriod holds no more than its part: the next period would not repay the rest.
+func TestShareOfACalendarPeriod(t *testing.T) {
+	t.Parallel()
+	whole, ok := NewCalendar("day", 100, day, day)
+	require.True(t, ok)
+	share := whole.Share(10)
+	require.EqualValues(t, 1, share.Fit(0, 1, 10))
+	require.Zero(t, share.Fit(0, 1, 11))
+}

@@ -13,6 +13,33 @@ import (
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
+// TestBlockReachesLaterCalendarPeriods, and a reset ends it there too.
+func TestBlockReachesLaterCalendarPeriods(t *testing.T) {
+	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
+		set, day := daily(5), 24*time.Hour
+		one := ask("k", set)
+		require.NoError(t, e.Block(t.Context(), 3*day+time.Hour, &one))
+		for days := range 4 {
+			one.Set = set.Now()
+			require.False(t, take(t, e, 1, one).Allowed, "day %d", days)
+			time.Sleep(day)
+		}
+		one.Set = set.Now()
+		require.True(t, take(t, e, 1, one).Allowed)
+
+		require.NoError(t, e.Block(t.Context(), 30*day, &one))
+		time.Sleep(day)
+		one.Set = set.Now()
+		require.False(t, take(t, e, 1, one).Allowed)
+		require.NoError(t, e.Reset(t.Context(), &one))
+		for range 3 {
+			one.Set = set.Now()
+			require.True(t, take(t, e, 1, one).Allowed)
+			time.Sleep(day)
+		}
+	})
+}
+
 // changes are what this process does to a key's buckets, each of a key whose tokens are all taken.
 var changes = map[string]func(ctx context.Context, e *engine.Engine, ask *engine.Ask) error{
 	"refund": func(ctx context.Context, e *engine.Engine, ask *engine.Ask) error { return e.Refund(ctx, 5, ask) },
