@@ -91,8 +91,6 @@ func TestADecisionByALeaseAllocatesNothingMore(t *testing.T) {
 	require.LessOrEqual(t, measure(leased, ginlimit.FromLease), byRedis)
 }
 
-// Callers that leave, and calls that fail, while tokens are taken ahead.
-
 // What is given back beside a lease leaves others what they had.
 
 // TestNothingIsLostBesideALease: a client that asks for more than its limit gets all of it, whatever
@@ -133,6 +131,83 @@ func TestNothingIsLostBesideALease(t *testing.T) {
 			used := run(time.Duration(seconds) * time.Second)
 			require.InDelta(t, seconds*500, used, 80)
 			require.Greater(t, all[0].Stats().Leased+all[1].Stats().Leased-before, uint64(used/2))
+		})
+	}
+}
+
+// TestCallersThatLeaveLoseNothingOfAQuota: two limiters admit exactly the quota, less one token for each
+// caller that left while its call was in flight, which may have taken others ahead.
+func TestCallersThatLeaveLoseNothingOfAQuota(t *testing.T) {
+	const quota = 700
+	for name, limit := range map[string]ginlimit.Limit{
+		"calendar": ginlimit.PerCalendar(quota, ginlimit.CalendarMonth(nil, 1)),
+		"window":   ginlimit.PerDay(quota).WithAlgorithm(ginlimit.FixedWindow),
+	} {
+		testkit.RunOnLeaseBench(t, name, func(t *testing.T, b *testkit.LeaseBench) {
+			lease := ginlimit.WithLease(100 * time.Millisecond)
+			all := []*testkit.Limiter{b.Limiter(t, lease), b.Limiter(t, lease)}
+			admitted, left, leased := 0, 0, 0
+			b.Hook.Wait.Store(int64(2 * time.Millisecond))
+			for i := range 600 {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+				if i%10 < 3 { // it leaves while the call is in flight
+					time.AfterFunc(time.Millisecond, cancel)
+				}
+				r, err := all[i%2].Allow(ctx, "k", limit)
+				if cancel(); err != nil {
+					require.ErrorIs(t, err, context.Canceled)
+					left++
+					b.Advance(3 * time.Millisecond)
+					continue
+				}
+				if admitted += r.Granted; r.Source == ginlimit.FromLease {
+					leased++
+				}
+			}
+			b.Advance(time.Second) // what is held is given back
+			for range 2 {
+				for _, l := range all {
+					admitted += testkit.AdmittedNow(t, l, "k", limit)
+				}
+			}
+			require.Positive(t, left)
+			require.Greater(t, leased, quota/3)
+			require.Equal(t, quota, admitted+left, "a caller that left while its call was in flight has had its token")
+		})
+	}
+}
+
+// TestACancelUnderALeaseGivesBackOnce: at once all of it, later what has not flowed back, and
+// nothing of a bucket that was full again.
+func TestACancelUnderALeaseGivesBackOnce(t *testing.T) {
+	limit := ginlimit.PerSecond(200)
+	for name, row := range map[string]struct {
+		takes time.Duration // the work
+		back  int           // tokens of the 40 that it has taken
+	}{"at once": {0, 40}, "half of it has flowed back": {100 * time.Millisecond, 20}, "all has": {time.Second, 0}} {
+		testkit.RunOnLeaseBench(t, name, func(t *testing.T, b *testkit.LeaseBench) {
+			l := b.Limiter(t)
+			p := testkit.Must(l.Policy("api", limit, ginlimit.WithLease(time.Second)))
+			b.Busy(t, func() (ginlimit.Result, error) { return p.Allow(t.Context(), "192.0.2.1") })
+			for range 100 { // so that enough is leased
+				b.Advance(5 * time.Millisecond)
+				testkit.Must(p.Allow(t.Context(), "192.0.2.1"))
+			}
+			take := func() (n int) { // all that there is now
+				for {
+					mine := testkit.Must(p.Allow(t.Context(), "192.0.2.1"))
+					if !mine.Allowed {
+						return n
+					}
+					n++
+				}
+			}
+			b.Advance(2 * time.Second) // the bucket is full
+			r := testkit.Must(p.Reserve(t.Context(), "192.0.2.1", 40))
+			b.Advance(row.takes)
+			take()
+			require.NoError(t, r.Cancel(t.Context()))
+			require.InDelta(t, row.back, take(), 1)
 		})
 	}
 }

@@ -175,3 +175,18 @@ func TestTokensOfBothTakeOneTimeout(t *testing.T) {
 		})
 	}
 }
+
+// TestALeaseLeavesTheFloor to the policy that its own is derived from, in the same process and in others.
+func TestALeaseLeavesTheFloor(t *testing.T) {
+	for limit, all := range map[ginlimit.Limit]int{testkit.LeasePerMinute: leaseBurst, fixedMinute: 1000} {
+		testkit.RunOnLeaseBench(t, limit.String(), func(t *testing.T, b *testkit.LeaseBench) {
+			l := b.Limiter(t)
+			people, others := testkit.NewPolicy(t, l, "api", limit), testkit.NewPolicy(t, b.Limiter(t), "api", limit)
+			batch := testkit.Derive(t, people, ginlimit.WithFloor(400))
+			require.Equal(t, all-400, admittedBy(t, batch))
+			require.Positive(t, l.Stats().Leased)
+			require.Equal(t, 400, admittedBy(t, people, others))
+			require.Zero(t, admittedBy(t, batch, people))
+		})
+	}
+}

@@ -5,6 +5,7 @@ package limits_test
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -85,4 +86,39 @@ func TestShortWindowsNeverAdmitMore(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestLongLogsAreSearchedByHalves counts what a script does with a log of which nearly all has left.
+func TestLongLogsAreSearchedByHalves(t *testing.T) {
+	t.Parallel()
+	e := testkit.RedisEngine(t, ginlimit.SlidingWindow)
+	const entries = 20_000
+	limit, ctx := ginlimit.PerHour(entries), t.Context()
+	list := []any{fmt.Sprintf("0 %d %d", entries, entries+limit.Period.Milliseconds())}
+	for i := range entries {
+		list = append(list, i+1, i+1)
+	}
+	name := e.RedisKey("k", limit)
+	require.NoError(t, e.Rdb.RPush(ctx, name, list...).Err())
+	require.NoError(t, e.Rdb.PExpire(ctx, name, 10*time.Second).Err()) // so that the others have left
+	do := func(what string, do func() error) {
+		require.NoError(t, e.Rdb.ConfigResetStat(ctx).Err())
+		require.NoError(t, do(), what)
+		sum := 0
+		for _, calls := range testkit.CommandCalls(t, e.Rdb) {
+			n := testkit.Must(strconv.Atoi(calls))
+			sum += n
+		}
+		require.Less(t, sum, 90, what)
+	}
+	do("Peek", func() error { _, err := e.Limiter.Peek(ctx, "k", limit); return err })
+	do("Peek beside another limit", func() error {
+		_, err := e.Limiter.Peek(ctx, "k", limit, ginlimit.PerDay(1))
+		return err
+	})
+	do("a lower limit", func() error { _, err := e.Limiter.Allow(ctx, "k", ginlimit.PerHour(10)); return err })
+	do("a large cost", func() error { _, err := e.Limiter.AllowN(ctx, "k", entries-3, limit); return err })
+	do("Refund", func() error { return e.Limiter.Refund(ctx, "k", 5000, limit) })
+	do("Block", func() error { return e.Limiter.Block(ctx, "k", time.Second, limit) })
+	do("Peek of what is blocked", func() error { _, err := e.Limiter.Peek(ctx, "k", limit); return err })
 }
