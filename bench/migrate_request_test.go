@@ -142,3 +142,13 @@ func TestMigrationOfUluleTexts(t *testing.T) {
 		}
 	}
 }
+
+// TestMigrationKeepsUluleReset has X-RateLimit-Reset be a Unix time as before.
+func TestMigrationKeepsUluleReset(t *testing.T) {
+	limiter, err := localLimiter()
+	must(t, err)
+	defer limiter.Close()
+	router := newRouter(t)
+	router.Use(limiter.Handler("api", ginlimit.PerHour(20), ululeFields()))
+	requireFields(t, get(router, "203.0.113.7"), map[string]string{"X-RateLimit-Reset": unixTime})
+}
