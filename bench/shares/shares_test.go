@@ -18,10 +18,12 @@ func TestRowsAreComplete(t *testing.T) {
 	if err := compare(t.Context(), o, &out, io.Discard); err != nil {
 		t.Fatal(err)
 	}
-	if rows := strings.Count(out.String(), "\n| 1 | ") + strings.Count(out.String(), "\n| 64 | "); rows != len(situations()) {
+	rows := strings.Count(out.String(), "\n| 1 | ") + strings.Count(out.String(), "\n| 64 | ")
+	if rows != len(situations()) {
 		t.Errorf("%d rows, want %d:\n%s", rows, len(situations()), &out)
 	}
-	if strings.Contains(out.String(), "|  |") || !strings.Contains(out.String(), "each of 100 tenants that hold something: ") {
+	const memory = "each of 100 tenants that hold something: "
+	if strings.Contains(out.String(), "|  |") || !strings.Contains(out.String(), memory) {
 		t.Errorf("a figure is missing in\n%s", &out)
 	}
 }

@@ -133,7 +133,8 @@ func TestScrapeShowsKnownTraffic(t *testing.T) {
 }
 
 func TestWaitsAreApartFromDecisions(t *testing.T) {
-	values := observed(t, ginlimit.Event{Name: "worker", Duration: 7*time.Second + time.Millisecond, Waited: 7 * time.Second},
+	values := observed(t,
+		ginlimit.Event{Name: "worker", Duration: 7*time.Second + time.Millisecond, Waited: 7 * time.Second},
 		ginlimit.Event{Name: "worker", Duration: time.Millisecond},
 		ginlimit.Event{Name: "late", Source: ginlimit.FromLocal, Duration: 50 * time.Millisecond, Reason: "late"})
 	for metric, want := range map[string]string{
