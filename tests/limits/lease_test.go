@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gin-gonic/gin"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
@@ -188,4 +189,25 @@ func (a *admissions) add(t *testing.T, n int) {
 	a.last = now
 	a.level += float64(n)
 	require.LessOrEqual(t, a.level, float64(testkit.Burst(a.limit))+1e-6)
+}
+
+// TestOfTwoDefaultsOneStays: a default lease is left out beside a default ban, and both beside shares.
+func TestOfTwoDefaultsOneStays(t *testing.T) {
+	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
+		l := b.Limiter(t, ginlimit.WithLease(time.Second), ginlimit.WithBan(time.Hour, time.Hour))
+		p := testkit.NewPolicy(t, l, "api", ginlimit.PerMinute(600))
+		r := testkit.Must(p.AllowN(t.Context(), "client", 600))
+		require.Equal(t, ginlimit.FromRedis, r.Source)
+		require.Equal(t, 600, r.Granted, "nothing of the burst is kept for leases")
+		r = testkit.Must(p.Allow(t.Context(), "client"))
+		require.Equal(t, ginlimit.CauseBan, r.Cause)
+
+		shares := testkit.NewPolicy(t, l, "shared", ginlimit.PerMinute(8),
+			ginlimit.WithShares(func(*gin.Context) (string, int) { return "a", 1 }))
+		for want := range 5 {
+			r = testkit.Must(shares.Share("a", 1).Allow(t.Context(), "all"))
+			require.Equal(t, want < 4, r.Allowed)
+		}
+		require.Equal(t, ginlimit.CauseShare, r.Cause)
+	})
 }
