@@ -19,6 +19,34 @@ func waits(ctx context.Context, e *engine.Engine, n int64, ask engine.Ask, answe
 	return goes(func() error { return waitN(ctx, e, n, &ask, answer) })
 }
 
+func TestWaitEndsAtOnceIfTheTokensComeAfterTheDeadline(t *testing.T) {
+	for name, row := range map[string]struct {
+		deadline time.Duration
+		after    time.Duration
+		err      bool
+	}{
+		"before":     {6*time.Second - 1, 0, true},
+		"just after": {6*time.Second + 1, 6 * time.Second, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
+				one := ask("k", setOf(perMinute(10)))
+				take(t, e, 10, one)
+				ctx, cancel := context.WithTimeout(t.Context(), row.deadline)
+				defer cancel()
+				start := time.Now()
+				err := waitN(ctx, e, 1, &one, new(engine.Answer))
+				require.Equal(t, row.after, time.Since(start))
+				require.Equal(t, row.err, err != nil)
+				if err != nil {
+					require.ErrorIs(t, err, context.DeadlineExceeded)
+					require.ErrorContains(t, err, "the tokens come after the deadline")
+				}
+			})
+		})
+	}
+}
+
 // TestWaitBehindAnotherEndsAtOnceIfItsTokensComeAfterTheDeadline, when those before have taken theirs.
 func TestWaitBehindAnotherEndsAtOnceIfItsTokensComeAfterTheDeadline(t *testing.T) {
 	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
