@@ -141,7 +141,7 @@ func (s *limitSet) rows(e *engine.Engine, a *engine.Answer) []Result {
 		resource, row := -1, Result{Allowed: true, Limit: l, Name: s.name, Remaining: l.burst(), Source: FromPolicy}
 		switch {
 		case l.InFlight > 0:
-			resource, row.Name = s.rules.Slots(), s.name+"-"+slotsName
+			resource, row.Limit, row.Name = s.rules.Slots(), InFlight(s.slots), s.name+"-"+slotsName
 		case l.Rate == 0, l == s.prohibited:
 			row = Result{Limit: l, Name: s.name, RetryAfter: rules.Never, Source: FromPolicy, Cause: CauseNever}
 		case l.Rate < 0:

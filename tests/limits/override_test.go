@@ -223,6 +223,7 @@ func TestOverridesWithWhatAPolicyHas(t *testing.T) {
 		require.True(t, testkit.Must(own.Reserve(ctx, "ann", 1)).Result().Allowed)
 		few := testkit.Derive(t, own, ginlimit.InFlight(1))
 		require.Equal(t, ginlimit.InFlight(1), testkit.Must(few.Reserve(ctx, "ann", 1)).Result().Limit)
+		require.Equal(t, ginlimit.InFlight(1), testkit.Must(few.Status(ctx, "ann"))[1].Limit)
 		require.True(t, testkit.Must(own.Reserve(ctx, "ann", 1)).Result().Allowed)
 	})
 }
