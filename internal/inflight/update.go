@@ -58,8 +58,9 @@ func (c *Counts) renewals(now time.Time, limit int) (updates []Update) {
 				r.doubt = false
 				c.keepLocked(s, []byte(key), r)
 			}
-			due := (r.slots() > 0 || r.failed) && !r.due.After(now) || r.carrier != 0 && r.changed()
-			if len(updates) < limit && due {
+			uncarried := r.carrier != 0 && r.changed() && !r.failed
+			due := (r.slots() > 0 || r.failed) && !r.due.After(now)
+			if len(updates) < limit && (uncarried || due) {
 				updates = append(updates, r.update(key))
 			}
 		}

@@ -1,7 +1,8 @@
 -- Token buckets and calendar periods that are charged together, all or none. Nearly every call on
 -- several limits is one of these, so the code is inline. It also decides on a ban and slots that
--- come with them: in such scripts it is a function, which decide calls for the limits alone. It
--- puts the slots' values that it has read into the list found.
+-- come with them: in such scripts it is a function, which decide calls for the limits alone. Without
+-- limits, it decides inline on a ban and slots. It puts the slots' values that it has read into the list
+-- found.
 -- decide.lua and guards.lua handle what is not plain, such as a block, and document KEYS and ARGV.
 --
 -- Reply: a list with one integer for each limit: the level of a token bucket, or the tokens taken
