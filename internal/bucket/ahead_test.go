@@ -50,6 +50,48 @@ func TestRegained(t *testing.T) {
 	}
 }
 
+// TestHold lets a token bucket deny for longer than its level says, and changes nothing else that it
+// tells. A window says itself when it has more tokens.
+func TestHold(t *testing.T) {
+	const second = 1000
+	ten := newBucket(t, Token, 10, 10, second) // a token regains in 100 ms
+	for name, row := range map[string]struct {
+		level, ms, n int64
+		retry        int64
+	}{
+		"longer than the level says": {1000, 150, 1, 150},
+		"as long":                    {1000, 100, 1, 100},
+		"shorter":                    {1000, 99, 1, 100},
+		"several tokens":             {1000, 400, 3, 400},
+		"for no time":                {950, 0, 1, 50},
+		"more than there ever are":   {0, 150, 11, Never},
+	} {
+		found := State{Level: row.level}
+		s := ten.Hold(found, row.ms, row.n, ten.Remaining(found.Level))
+		require.Equal(t, row.retry, ten.RetryAfter(s, row.n), name)
+		require.Equal(t, ten.Remaining(found.Level), ten.Remaining(s.Level), name)
+		require.Equal(t, ten.ResetAfter(found), ten.ResetAfter(s), name)
+	}
+	s := ten.Hold(ten.After(State{Level: 1000}, 500), 150, 3, 2) // five tokens have flowed back meanwhile
+	require.EqualValues(t, 2, ten.Remaining(s.Level))
+	require.Zero(t, ten.Fit(s.Level, 1, 3))
+	require.EqualValues(t, 150, ten.RetryAfter(s, 3))
+	s = ten.Hold(ten.After(State{Level: 1000}, 500), 150, 9, 2)
+	require.EqualValues(t, 400, ten.RetryAfter(s, 9), "as without it")
+	window := newBucket(t, FixedWindow, 10, 10, second)
+	full := State{Level: 10, Wait: 70, Reset: 70}
+	require.Equal(t, full, window.Hold(full, 150, 1, 0))
+}
+
+func TestRegainTime(t *testing.T) {
+	ten := newBucket(t, Token, 10, 20, 1000)
+	seven := newBucket(t, Token, 7, 20, 1000)
+	for n, want := range map[int64]int64{1: 100, 3: 300, 20: 2000} {
+		require.Equal(t, want, ten.RegainTime(n))
+	}
+	require.EqualValues(t, 143, seven.RegainTime(1), "rounded up")
+}
+
 func TestNewAhead(t *testing.T) {
 	t.Parallel()
 	limit := newBucket(t, Token, 3, 50, second)
@@ -63,11 +105,58 @@ func TestNewAhead(t *testing.T) {
 	}
 }
 
-func TestBanLength(t *testing.T) {
+func TestBan(t *testing.T) {
 	t.Parallel()
-	b, longest := NewBan(100, 350), NewBan(1, MaxUnits/4)
+	b := NewBan(100, 350)
 	for n, length := range map[int64]int64{1: 100, 2: 200, 3: 350, 4: 350, 1 << 60: 350} {
 		require.Equal(t, length, b.BanLength(n), n)
 	}
+	longest := NewBan(1, MaxUnits/4)
 	require.Equal(t, int64(MaxUnits/4), longest.BanLength(1<<60))
+	require.EqualValues(t, 3, b.Fit(0, 3, 100))
+	require.Zero(t, b.Fit(1, 3, 100))
+	caused := State{Wait: 100} // by the denial that found none
+	require.Equal(t, caused, b.Charged(caused, 1, 1))
+	require.True(t, b.Denies(caused, 99, 1))
+	require.False(t, b.Denies(caused, 100, 1))
+	require.Equal(t, State{Level: 60, Wait: 60}, b.After(caused, 40))
+	require.Equal(t, State{}, b.After(caused, 100))
+	require.EqualValues(t, 100, b.RetryAfter(caused, 1))
+	require.Equal(t, b, b.Share(3))
+	buckets := []Bucket{{Kind: Token}, b, NewSlots(1)}
+	require.Equal(t, 1, Counted(buckets))
+	require.Zero(t, Counted(buckets[1:]))
+	require.Equal(t, 1, Counted(buckets[:1]))
+	require.Zero(t, Counted(nil))
+}
+
+func TestSlots(t *testing.T) {
+	t.Parallel()
+	b := NewSlots(5)
+	for _, row := range []struct{ level, charges, fit int64 }{{0, 1, 1}, {0, 9, 5}, {4, 1, 1}, {4, 2, 1}, {5, 1, 0},
+		{9, 1, 0}} {
+		require.Equal(t, row.fit, b.Fit(row.level, row.charges, 100), row)
+	}
+	require.Equal(t, State{Level: 3}, b.Charged(State{Level: 1}, 2, 100), "a charge takes a slot, whatever it costs")
+	require.EqualValues(t, 2, b.Remaining(3))
+	require.Zero(t, b.Remaining(7))
+	require.Zero(t, b.RetryAfter(State{Level: 4}, 100))
+	require.EqualValues(t, 1000, b.RetryAfter(State{Level: 5}, 1))
+	require.EqualValues(t, 1000, b.ResetAfter(State{Level: 5}))
+	require.EqualValues(t, 1000, b.MoreAfter(State{Level: 5}))
+	require.False(t, b.Denies(State{Level: 5}, 0, 1), "a slot may be free at any moment")
+	require.Equal(t, State{}, b.After(State{Level: 5}, 1))
+	share := b.Share(2)
+	require.EqualValues(t, 2, share.Capacity)
+	share = b.Share(9)
+	require.EqualValues(t, 1, share.Capacity)
+}
+
+func TestSlotsComeLast(t *testing.T) {
+	t.Parallel()
+	slots, ban := NewSlots(5), NewBan(1, 2)
+	require.Equal(t, 1, At([]Bucket{ban, slots}, Slots))
+	require.Equal(t, 0, At([]Bucket{slots}, Slots))
+	require.Equal(t, -1, At([]Bucket{ban}, Slots))
+	require.Equal(t, -1, At(nil, Slots))
 }

@@ -94,26 +94,138 @@ func owing(b Bucket, whole int64) Bucket {
 	return b
 }
 
-// TestWindowLater has what a window is some time after it was found, and what its numbers end at.
-func TestWindowLater(t *testing.T) {
+// TestTokenBucket has levels of buckets and what follows from each for n tokens.
+func TestTokenBucket(t *testing.T) {
+	t.Parallel()
+	ten := newBucket(t, Token, 10, 10, second)               // a token weighs 100, 1 flows back
+	three := newBucket(t, Token, 3, 5, second)               // 1000 and 3: rounded up to whole milliseconds
+	fast := newBucket(t, Token, 5000, 8, second)             // 1 and 5: several tokens per millisecond
+	large := newBucket(t, Token, 1, (MaxUnits-1)/hour, hour) // near 2^53 units
+	broad := newBucket(t, Token, MaxUnits-1, 1, 1)           // the largest drain
+	share := owing(ten, 25)
+	deep := owing(newBucket(t, Token, 1, 1, second), MaxUnits)
+	const deepest = (MaxUnits - 1 - second) / second // the last charge that is not cut
+	for name, c := range map[string]struct {
+		b                Bucket
+		level, n         int64
+		charge, fit      int64 // of as many charges as there can be
+		remaining, retry int64
+		reset, more      int64
+	}{
+		"full":                         {ten, 0, 1, 100, 10, 10, 0, 0, 0},
+		"full, for all":                {ten, 0, 10, 1000, 1, 10, 0, 0, 0},
+		"full, for more than it holds": {ten, 0, 11, 1001, 0, 10, -1, 0, 0},
+		"a unit is missing":            {ten, 1, 1, 100, 9, 9, 0, 1, 1},
+		"a token is missing":           {ten, 100, 1, 100, 9, 9, 0, 100, 100},
+		"a unit more is missing":       {ten, 101, 1, 100, 8, 8, 0, 101, 1},
+		"one token is left":            {ten, 900, 1, 100, 1, 1, 0, 900, 100},
+		"nearly one token is left":     {ten, 901, 1, 100, 0, 0, 1, 901, 1},
+		"empty":                        {ten, 1000, 1, 100, 0, 0, 100, 1000, 100},
+		"empty, for three":             {ten, 1000, 3, 300, 0, 0, 300, 1000, 100},
+		"blocked":                      {ten, 5000, 1, 100, 0, 0, 4100, 5000, 4100},
+		"half full, by fours":          {ten, 500, 4, 400, 1, 5, 0, 500, 100},
+		"half full, by fives":          {ten, 500, 5, 500, 1, 5, 0, 500, 100},
+		"half full, by sixes":          {ten, 500, 6, 600, 0, 5, 100, 500, 100},
+		"thirds, a token is missing":   {three, 1000, 1, 1000, 4, 4, 0, 334, 334},
+		"thirds, empty":                {three, 5000, 1, 1000, 0, 0, 334, 1667, 334},
+		"thirds, a unit short":         {three, 4001, 1, 1000, 0, 0, 1, 1334, 1},
+		"fast, empty":                  {fast, 8, 1, 1, 0, 0, 1, 2, 1},
+		"fast, empty, for six":         {fast, 8, 6, 6, 0, 0, 2, 2, 1},
+		"of a share, full":             {share, 0, 25, 2500, 1, 10, 0, 0, 0},
+		"of a share, not full":         {share, 1, 25, 2500, 0, 9, 1, 1, 1},
+		"of a share, in debt":          {share, 2500, 1, 100, 0, 0, 1600, 2500, 1600},
+		"of a share, too many":         {share, 0, 26, 1001, 0, 10, -1, 0, 0},
+		"near 2^53, full":              {large, 0, 1, hour, large.Burst, large.Burst, 0, 0, 0},
+		"near 2^53, empty":             {large, large.Capacity, 1, hour, 0, 0, hour, large.Capacity, hour},
+		"near 2^53, empty, for all": {large, large.Capacity, large.Burst, large.Capacity, 0, 0, large.Capacity,
+			large.Capacity, hour},
+		"near 2^53, for the most there": {large, 0, math.MaxInt64, large.Capacity + 1, 0, large.Burst, -1, 0, 0},
+		"near 2^53, of a share": {owing(large, 2*large.Burst), 0, large.Burst + 1, large.Capacity, 1,
+			large.Burst, 0, 0, 0},
+		"in debt, up to 2^53-1":        {deep, 0, deepest, deepest * second, 1, 1, 0, 0, 0},
+		"in debt, at 2^53-1":           {deep, 0, deepest + 1, MaxUnits - 1 - second, 1, 1, 0, 0, 0},
+		"the largest drain, empty":     {broad, 1, 1, 1, 0, 0, 1, 1, 1},
+		"the largest drain, at 2^53-1": {broad, MaxUnits, 1, 1, 0, 0, 2, 2, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := State{Level: c.level}
+			assert.Equal(t, c.charge, c.b.Charge(c.n), "charge")
+			assert.Equal(t, c.fit, c.b.Fit(c.level, math.MaxInt64, c.n), "fit")
+			assert.Equal(t, min(c.fit, 1), c.b.Fit(c.level, 1, c.n), "fit one")
+			assert.Zero(t, c.b.Fit(c.level, 0, c.n), "fit none")
+			assert.Equal(t, c.remaining, c.b.Remaining(c.level), "remaining")
+			assert.Equal(t, c.retry, c.b.RetryAfter(s, c.n), "retry after")
+			assert.Equal(t, c.reset, c.b.ResetAfter(s), "reset after")
+			assert.Equal(t, c.more, c.b.MoreAfter(s), "more after")
+		})
+	}
+}
+
+// TestWindow has what is found of windows, and what is after charges of n tokens.
+func TestWindow(t *testing.T) {
 	t.Parallel()
 	fixed, sliding := newBucket(t, FixedWindow, 5, 5, minute), newBucket(t, SlidingWindow, 5, 5, minute)
-	s := State{Level: 5, Soon: 10, Wait: 20, Reset: 500, Mark: 7}
-	for _, b := range []Bucket{fixed, sliding} {
-		assert.Equal(t, s, b.After(s, 0))
-		assert.Equal(t, State{5, 0, 10, 490, 7, nil, 0}, b.After(s, 10))
-		assert.Equal(t, State{5, 0, 0, 1, 7, nil, 0}, b.After(s, 499), "it keeps what was taken")
-		assert.Equal(t, State{Mark: 7}, b.After(s, 500), "until it is full")
-		assert.Equal(t, State{Mark: 7}, b.After(s, math.MaxInt64))
-		assert.True(t, b.Denies(s, 19, 1))
-		assert.False(t, b.Denies(s, 20, 1))
-		assert.Equal(t, int64(MaxUnits), b.MaxBlock())
-		assert.EqualValues(t, 4, b.BlockLevel(1))
-		assert.EqualValues(t, 4, b.BlockLevel(math.MaxInt64))
+	found := State{Level: 3, Soon: 10, Wait: 0, Reset: 500}
+	for name, c := range map[string]struct {
+		b                Bucket
+		found            State
+		charges, n       int64
+		after            State
+		fit, remaining   int64 // before
+		retry, overdraft int64
+	}{
+		"fixed, the first":       {fixed, State{}, 1, 2, State{2, minute, 0, minute, 0, nil, 0}, 2, 5, 0, 0},
+		"fixed, a further one":   {fixed, found, 2, 1, State{5, 10, 0, 500, 0, nil, 0}, 2, 2, 0, 0},
+		"fixed, too many":        {fixed, found, 0, 6, found, 0, 2, -1, 0},
+		"fixed, full":            {fixed, State{5, 10, 10, 500, 7, nil, 0}, 0, 1, State{5, 10, 10, 500, 7, nil, 0}, 0, 0, 10, 0},
+		"sliding, the first":     {sliding, State{}, 1, 2, State{2, minute, 0, minute, 0, nil, 0}, 2, 5, 0, 0},
+		"sliding, a further one": {sliding, found, 2, 1, State{5, 10, 0, minute, 0, nil, 0}, 2, 2, 0, 0},
+		"fixed, more than the share": {owing(fixed, 12), State{}, 1, 11, State{11, minute, 0, 3 * minute, 0, nil, 0}, 1, 5, 0,
+			2 * minute},
+		"sliding, more than the share": {owing(sliding, 12), State{}, 1, 11, State{11, minute, 0, 3 * minute, 0, nil, 0}, 1, 5,
+			0, 2 * minute},
+		"sliding, after an overdraft": {sliding, State{3, 10, 0, 2 * minute, 0, nil, 0}, 1, 1, State{4, 10, 0, 2 * minute, 0, nil, 0},
+			2, 2, 0, 0},
+		"twice the share": {owing(sliding, 12), State{}, 1, 10, State{10, minute, 0, 2 * minute, 0, nil, 0}, 1, 5,
+			0, minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			assert.Equal(t, c.fit, c.b.Fit(c.found.Level, math.MaxInt64, c.n), "fit")
+			assert.Equal(t, c.remaining, c.b.Remaining(c.found.Level), "remaining")
+			assert.Equal(t, c.retry, c.b.RetryAfter(c.found, c.n), "retry after")
+			assert.Equal(t, c.overdraft, c.b.Overdraft(c.n), "overdraft")
+			after := c.found
+			if c.charges > 0 {
+				after = c.b.Charged(c.found, c.charges, c.n)
+			}
+			assert.Equal(t, c.after, after)
+			assert.Equal(t, c.after.Reset, c.b.ResetAfter(after))
+			assert.Equal(t, c.after.Soon, c.b.MoreAfter(after))
+			assert.EqualValues(t, minute, c.b.FillTime())
+		})
 	}
-	longest := newBucket(t, FixedWindow, 1, 1, MaxUnits/3)
-	longest.Whole = MaxUnits
-	assert.EqualValues(t, 2*longest.Period, longest.Overdraft(MaxUnits), "no time passes 2^53 - 1")
+	t.Run("later", func(t *testing.T) {
+		s := State{Level: 5, Soon: 10, Wait: 20, Reset: 500, Mark: 7}
+		for _, b := range []Bucket{fixed, sliding} {
+			assert.Equal(t, s, b.After(s, 0))
+			assert.Equal(t, State{5, 0, 10, 490, 7, nil, 0}, b.After(s, 10))
+			assert.Equal(t, State{5, 0, 0, 1, 7, nil, 0}, b.After(s, 499), "it keeps what was taken")
+			assert.Equal(t, State{Mark: 7}, b.After(s, 500), "until it is full")
+			assert.Equal(t, State{Mark: 7}, b.After(s, math.MaxInt64))
+			assert.True(t, b.Denies(s, 19, 1))
+			assert.False(t, b.Denies(s, 20, 1))
+			assert.Equal(t, int64(MaxUnits), b.MaxBlock())
+			assert.EqualValues(t, 4, b.BlockLevel(1))
+			assert.EqualValues(t, 4, b.BlockLevel(math.MaxInt64))
+		}
+	})
+	t.Run("the longest overdraft", func(t *testing.T) {
+		b := newBucket(t, FixedWindow, 1, 1, MaxUnits/3)
+		b.Whole = MaxUnits
+		assert.EqualValues(t, 2*b.Period, b.Overdraft(MaxUnits), "no time passes 2^53 - 1")
+	})
 }
 
 // TestTimesAreExact takes buckets near all bounds, at random levels: each time is the first

@@ -81,6 +81,39 @@ func (t *tenantsOfTest) wait(name string, weight, n int64) int64 {
 	})
 }
 
+// many charges one token after another, and returns how many fit.
+func (t *tenantsOfTest) many(name string, weight int64) (n int64) {
+	for t.take(name, weight, 1) {
+		n++
+	}
+	return n
+}
+
+// TestTenantsHoldNoMoreThanIsFree times their weights, and one that holds nothing may have what is free.
+func TestTenantsHoldNoMoreThanIsFree(t *testing.T) {
+	t.Parallel()
+	limit := newBucket(t, Token, 10, 100, second)
+	all := newTenantsOfTest(limit)
+	require.EqualValues(t, 50, all.b.RemainingOf(all.state("a", 1)))
+	require.EqualValues(t, 50, all.many("a", 1), "half of the burst, alone")
+	require.Zero(t, all.b.RemainingOf(all.state("a", 1)))
+	require.EqualValues(t, 25, all.b.RemainingOf(all.state("b", 1)))
+	require.EqualValues(t, 38, all.b.RemainingOf(all.state("b", 3)), "38 ≤ 3 × (50 - 37)")
+	require.EqualValues(t, 25, all.many("b", 1))
+	require.EqualValues(t, 13, all.many("c", 1), "13 ≤ 25 - 12")
+	require.EqualValues(t, 8800, all.level/limit.Cost*100)
+	for _, name := range []string{"a", "b", "c"} {
+		require.False(t, all.take(name, 1, 1), name)
+	}
+	require.True(t, all.take("a", 9, 1), "its weight is larger now")
+
+	few := newTenantsOfTest(newBucket(t, Token, 10, 2, second))
+	for _, name := range []string{"a", "b"} {
+		require.True(t, few.take(name, 1, 1), "it holds nothing: %s", name)
+		require.False(t, few.take(name, 1, 1), name)
+	}
+}
+
 // TestTenantsHoldTheLevel together, whatever they take and whenever: what is left of their charges is the
 // bucket's level.
 func TestTenantsHoldTheLevel(t *testing.T) {
@@ -132,6 +165,20 @@ func TestTenantsWait(t *testing.T) {
 		require.Zero(t, all.wait(name, weight, n))
 	}
 	require.Greater(t, waited, 100)
+}
+
+// TestTenantsOfSharesNobodyKnows deny nothing.
+func TestTenantsOfSharesNobodyKnows(t *testing.T) {
+	t.Parallel()
+	limit := newBucket(t, Token, 10, 100, second)
+	b := NewTenants(&limit)
+	require.False(t, b.IsLimit())
+	require.EqualValues(t, 7, b.Fits(State{Level: 9000}, 7, 3))
+	require.EqualValues(t, int64(math.MaxInt64), b.RemainingOf(State{Level: 9000}))
+	require.Equal(t, State{Level: 400}, b.Charged(State{Level: 100}, 1, 3))
+	require.Zero(t, b.RetryAfter(State{Level: 9000}, 1))
+	require.Zero(t, b.MoreOf(State{Level: 9000}))
+	require.False(t, b.Denies(State{Level: 9000}, 0, 1))
 }
 
 // TestTenantsAreForgotten where a finish or the sum would be too large to count exactly. Then what the
@@ -190,6 +237,32 @@ func TestWhatNoTenantHasChargedFlowsBackLast(t *testing.T) {
 	require.EqualValues(t, 30*all.limit.Cost, all.level)
 	require.True(t, all.take("a", 1, 35))
 	require.False(t, all.take("a", 1, 1))
+}
+
+// TestOnlyAChargeChangesAWeight: what a tenant gives back was charged by the weight that it had.
+func TestOnlyAChargeChangesAWeight(t *testing.T) {
+	t.Parallel()
+	limit := newBucket(t, Token, 10, 100, second)
+	b := NewTenants(&limit)
+	s := Shares{Sum: 20 * Parts, Weights: 10, Finish: 2 * Parts, Held: 10, Weight: 1}
+	b.Add(&s, 20*b.Cost, 15*b.Cost)
+	require.EqualValues(t, 10, s.Held)
+	require.EqualValues(t, 15*b.Cost, b.Holds(&s, 15*b.Cost))
+	b.Add(&s, 15*b.Cost, 16*b.Cost)
+	require.EqualValues(t, 1, s.Held)
+	require.EqualValues(t, 16*b.Cost, b.Holds(&s, 16*b.Cost))
+}
+
+// TestMoreForTenant is when the tenant has another token, alone and beside another.
+func TestMoreForTenant(t *testing.T) {
+	t.Parallel()
+	all := newTenantsOfTest(newBucket(t, Token, 10, 100, second))
+	all.many("a", 1)
+	require.EqualValues(t, 50, all.b.MoreOf(all.state("a", 1)), "alone, what flows back counts twice")
+	all.later(49)
+	require.Zero(t, all.b.RemainingOf(all.state("a", 1)))
+	all.later(1)
+	require.EqualValues(t, 1, all.b.RemainingOf(all.state("a", 1)))
 }
 
 // TestAnyLimitHasAShare divides limits near all bounds: there is always a bucket, and it never
