@@ -224,3 +224,12 @@ func TestNothingIsDecidedAfterTheContext(t *testing.T) {
 		}
 	})
 }
+
+func TestStatsWithoutRedisCountItsBuckets(t *testing.T) {
+	inBubble(t, func(t *testing.T, _ *bench) {
+		e := local(t)
+		take(t, e, 1, acquiring("slot", 2))
+		take(t, e, 1, ask("two", setOf(perHour(10), perMinute(10))))
+		require.Equal(t, engine.Stats{Replicas: 1, Slots: 1, Local: 3}, e.Stats())
+	})
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -292,5 +293,21 @@ func TestWaitEndsWithAnErrorThatNoWaitingEnds(t *testing.T) {
 		require.Equal(t, engine.FromLocal, answer.Source)
 		require.NoError(t, waitN(t.Context(), e, 1, &one, &answer))
 		require.Equal(t, 6*time.Second, time.Since(start))
+	})
+}
+
+// TestWaitForMoreThanABucketEverHoldsEndsAtOnce, also behind others.
+func TestWaitForMoreThanABucketEverHoldsEndsAtOnce(t *testing.T) {
+	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
+		one := ask("k", setOf(perMinute(10)))
+		take(t, e, 10, one)
+		first := waits(t.Context(), e, 10, one, new(engine.Answer))
+		synctest.Wait()
+		var answer engine.Answer
+		start := time.Now()
+		require.NoError(t, waitN(t.Context(), e, 11, &one, &answer))
+		require.Zero(t, time.Since(start))
+		require.Equal(t, rules.Never, answer.RetryAfter)
+		require.NoError(t, <-first)
 	})
 }

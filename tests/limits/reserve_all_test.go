@@ -3,10 +3,13 @@ package limits_test
 import (
 	"context"
 	"errors"
+	"net/http"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/gin-gonic/gin"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
@@ -195,5 +198,27 @@ func TestEventsOfReserveAll(t *testing.T) {
 		require.Equal(t, []ginlimit.Event{{Name: "q", Outcome: ginlimit.OutcomeDenied, Limit: ginlimit.PerHour(5),
 			Remaining: 1, Source: ginlimit.FromLocal, Cause: ginlimit.CauseRate, Cost: 4}}, seen)
 		r.Release()
+	})
+}
+
+// TestADefaultLeaseServesNoOtherPolicies of AllOf and ReserveAll, also where the others are skipped.
+func TestADefaultLeaseServesNoOtherPolicies(t *testing.T) {
+	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
+		l := b.Limiter(t)
+		key := ginlimit.WithKey(func(*gin.Context) (string, error) { return "k", nil })
+		p := testkit.NewPolicy(t, l, "p", testkit.LeasePerMinute, key)
+		q := testkit.NewPolicy(t, l, "q", testkit.LeasePerMinute, key,
+			ginlimit.WithSkip(func(*gin.Context) bool { return true }))
+		router := testkit.Serve(ginlimit.AllOf(p, q), func(c *gin.Context) {
+			r, _ := ginlimit.FromContext(c)
+			for _, r := range append(ginlimit.Results(c), r) {
+				assert.NotEqual(t, ginlimit.FromLease, r.Source)
+			}
+		})
+		for range 30 {
+			require.Equal(t, http.StatusOK, testkit.Get(router, "/").Code)
+			r := testkit.Must(ginlimit.ReserveAll(t.Context(), charge(p, "k", 1), charge(q, "k", 1)))
+			require.Equal(t, ginlimit.FromRedis, r.Result().Source)
+		}
 	})
 }
