@@ -34,7 +34,7 @@ func TestNoChargeIsSentTwice(t *testing.T) {
 			addr, process := testkit.StartRedisProcess(t, "--cluster-enabled", "yes")
 			require.NoError(t, testkit.Connect(t, addr).Do(t.Context(), "CLUSTER", "ADDSLOTSRANGE", 0, 16383).Err())
 			return redis.NewClusterClient(&redis.ClusterOptions{
-				Addrs: []string{addr}, ReadTimeout: patience, MinIdleConns: 8}), process
+				Addrs: []string{addr}, ReadTimeout: patience, PoolSize: 10, MinIdleConns: 8}), process
 		},
 	} {
 		for _, callers := range []int{1, 8} { // alone, and some in a pipeline
