@@ -105,10 +105,11 @@ func (e *Engine) endAttempt(c *dispatch.Call, answer *Answer, err error) {
 	case err != nil:
 		outcome = inflight.Lost
 	case answer.Granted > 0:
-		if answer.attempt = c.Attempt.Number; answer.withoutStore() {
+		answer.attempt, outcome = c.Attempt.Number, inflight.Granted
+		if slots := bucket.At(c.Buckets, bucket.Slots); answer.withoutStore() {
 			outcome = inflight.Local
-		} else {
-			outcome = inflight.Granted
+		} else if c.Buckets[slots].Remaining(c.States[slots].Level) > answer.Granted {
+			outcome = inflight.Spare
 		}
 	}
 	e.slots.End(c.Key, c.Attempt.Number, outcome)

@@ -64,6 +64,7 @@ type record struct {
 	version  int64     // of the state to report
 	reported int64     // version that Redis has
 	listed   bool      // in the shard's changes
+	spare    bool      // Redis had slots left, last: nobody waits for one that is released
 	carrier  int64     // an attempt that was to report the state to Redis, instead of a report; 0 is none
 	due      time.Time // when to report again
 	failed   bool      // its report failed; it waits until due
@@ -83,10 +84,11 @@ func (r *record) slots() int { return r.held + len(r.granted) }
 func (r *record) changed() bool { return r.version > r.reported }
 
 // carry reports whether an attempt that has not ended reports the state, so that no report need. After one that has
-// ended and did not, none is trusted until the state is reported.
+// ended and did not, none is trusted until the state is reported. An attempt that reports a release takes that slot
+// again, so a release for which other processes may wait has a report of its own.
 func (r *record) carry() bool {
 	n := len(r.pending)
-	if n == 0 || r.pending[n-1].version != r.version || r.carrier != 0 && r.find(r.carrier) < 0 {
+	if !r.spare || n == 0 || r.pending[n-1].version != r.version || r.carrier != 0 && r.find(r.carrier) < 0 {
 		return false
 	}
 	r.carrier = r.pending[n-1].number
@@ -203,7 +205,8 @@ type Outcome uint8
 
 const (
 	Denied  Outcome = iota // no slot, and Redis knows of none
-	Granted                // a slot that Redis knows of
+	Granted                // a slot that Redis knows of, perhaps the last one
+	Spare                  // such a slot, and others were left
 	Lost                   // no slot, though Redis may have granted one or may do so late
 	Local                  // a slot that Redis may not know of
 )
@@ -238,9 +241,9 @@ func (c *Counts) end(r *record, number int64, outcome Outcome) {
 		return
 	}
 	ended, upTo := r.pending[i], r.newest
-	r.pending = slices.Delete(r.pending, i, i+1)
+	r.pending, r.spare = slices.Delete(r.pending, i, i+1), outcome == Spare
 	switch outcome {
-	case Granted:
+	case Granted, Spare:
 		r.granted = append(r.granted, number)
 		if r.reported = max(r.reported, ended.version); !r.failed {
 			r.due = time.Now().Add(Renewal)

@@ -131,7 +131,7 @@ func TestALostServerHoldsUpNoOther(t *testing.T) {
 		dead := make([]string, 2000)
 		for i := range dead {
 			dead[i] = fmt.Sprint("dead ", i)
-			c.End([]byte(dead[i]), c.Begin([]byte(dead[i])).Number, Granted)
+			c.End([]byte(dead[i]), c.Begin([]byte(dead[i])).Number, Spare)
 		}
 		redis.loses(dead...)
 		for i := range dead[1000:] {
@@ -295,15 +295,16 @@ func TestAloneNobodyIsTold(t *testing.T) {
 	})
 }
 
-// TestAnAttemptReportsARelease that comes before it, instead of a report: unless it is denied, which Redis does not
-// write, takes longer than a tick, or is in flight at the end.
+// TestAnAttemptReportsARelease that comes before it, instead of a report: unless other processes may wait for that slot,
+// as it was the last one; or the attempt is denied, which Redis does not write, takes longer than a tick, or is in
+// flight at the end.
 func TestAnAttemptReportsARelease(t *testing.T) {
-	run := func(name string, f func(c *Counts, number int64, redis *reports)) {
+	run := func(name string, first Outcome, f func(c *Counts, number int64, redis *reports)) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				redis := reports{takes: time.Millisecond}
 				c := New(redis.report)
-				c.End(key, c.Begin(key).Number, Granted)
+				c.End(key, c.Begin(key).Number, first)
 				c.End([]byte("other"), c.Begin([]byte("other")).Number, Granted)
 				c.Release([]byte("other"), 2)
 				synctest.Wait() // the reporter is busy
@@ -311,7 +312,11 @@ func TestAnAttemptReportsARelease(t *testing.T) {
 				a := c.Begin(key)
 				require.Equal(t, bucket.Attempt{Number: 3, Ended: 1}, a)
 				time.Sleep(2 * redis.takes)
-				require.Equal(t, []string{"other ended 2 held 0 doubt false"}, redis.says())
+				reported := []string{"other ended 2 held 0 doubt false"}
+				if first == Granted {
+					reported = append(reported, "k ended 1 held 0 doubt false")
+				}
+				require.Equal(t, reported, redis.says())
 				f(c, a.Number, &redis)
 				c.Close(context.Background())
 				synctest.Wait()
@@ -319,7 +324,8 @@ func TestAnAttemptReportsARelease(t *testing.T) {
 			})
 		})
 	}
-	run("granted", func(c *Counts, number int64, redis *reports) {
+	run("the last slot", Granted, func(c *Counts, number int64, redis *reports) { c.End(key, number, Denied) })
+	run("granted", Spare, func(c *Counts, number int64, redis *reports) {
 		c.End(key, number, Granted)
 		time.Sleep(Renewal / 2)
 		require.Empty(t, redis.says())
@@ -327,27 +333,27 @@ func TestAnAttemptReportsARelease(t *testing.T) {
 		time.Sleep(2 * redis.takes)
 		require.Equal(t, []string{"k ended 3 held 0 doubt false"}, redis.says())
 	})
-	run("denied", func(c *Counts, number int64, redis *reports) {
+	run("denied", Spare, func(c *Counts, number int64, redis *reports) {
 		next := c.Begin(key).Number // which is not trusted any more
 		c.End(key, number, Denied)
 		time.Sleep(2 * redis.takes)
 		require.Equal(t, []string{"k ended 3 held 0 doubt false"}, redis.says())
 		c.End(key, next, Denied)
 	})
-	run("another release", func(c *Counts, number int64, redis *reports) {
-		c.End(key, number, Granted)
+	run("another release", Spare, func(c *Counts, number int64, redis *reports) {
+		c.End(key, number, Spare)
 		next := c.Begin(key).Number
 		c.Release(key, number)
 		time.Sleep(2 * redis.takes)
 		require.Equal(t, []string{"k ended 3 held 0 doubt false"}, redis.says())
 		c.End(key, next, Denied)
 	})
-	run("late", func(c *Counts, number int64, redis *reports) {
+	run("late", Spare, func(c *Counts, number int64, redis *reports) {
 		time.Sleep(2 * tick)
 		require.Equal(t, []string{"k ended 1 held 0 doubt false"}, redis.says())
 		c.End(key, number, Denied)
 	})
-	run("closed", func(c *Counts, _ int64, redis *reports) {
+	run("closed", Spare, func(c *Counts, _ int64, redis *reports) {
 		c.Close(context.Background())
 		require.Equal(t, []string{"k ended 1 held 0 doubt false"}, redis.says())
 	})

@@ -4,6 +4,7 @@ package limits_test
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -312,4 +313,37 @@ func TestSlotsAfterRedisClockIsSetBack(t *testing.T) {
 	lasts := rdb.PTTL(t.Context(), "ginlimit:{api|alice}:slots").Val()
 	assert.Positive(t, lasts)
 	assert.LessOrEqual(t, lasts, 10*time.Second, "a process that dies now frees its slots")
+}
+
+// TestALoopLeavesTheLastSlotToOthers, though its attempts follow its releases at once.
+func TestALoopLeavesTheLastSlotToOthers(t *testing.T) {
+	t.Parallel()
+	addr := testkit.StartRedis(t)
+	busy, other := slotPolicy(t, testkit.Connect(t, addr), 1), slotPolicy(t, testkit.Connect(t, addr), 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	var loops sync.WaitGroup
+	for range 4 {
+		loops.Go(func() {
+			for ctx.Err() == nil {
+				work, err := busy.Reserve(ctx, "alice", 1)
+				if err != nil || !work.Result().Allowed {
+					time.Sleep(2 * time.Millisecond)
+					continue
+				}
+				time.Sleep(5 * time.Millisecond)
+				work.Release()
+			}
+		})
+	}
+	t.Cleanup(loops.Wait)
+	t.Cleanup(cancel)
+	within, done := context.WithTimeout(t.Context(), time.Minute) // 20 times take a second
+	defer done()
+	for range 20 {
+		require.True(t, testkit.BecomesTrue(within.Done(), func() bool {
+			work := testkit.Reserve(t, other)
+			work.Release()
+			return work.Result().Allowed
+		}))
+	}
 }
