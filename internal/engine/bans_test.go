@@ -190,3 +190,27 @@ func TestAProcessKnowsOfSoManyBans(t *testing.T) {
 		require.Equal(t, 1, e.Stats().Bans, "the one in time")
 	})
 }
+
+// TestADenialBansTheClient, and this process knows of the ban until it ends.
+func TestADenialBansTheClient(t *testing.T) {
+	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
+		one, two := banning("one", time.Hour), banning("two", 2*time.Hour)
+		take(t, e, 10, one)
+		require.Zero(t, e.Stats().Bans)
+		a := take(t, e, 1, one)
+		require.Equal(t, time.Hour, a.RetryAfter)
+		require.Equal(t, 1, e.Stats().Bans)
+		take(t, e, 10, two)
+		take(t, e, 1, two)
+		require.Equal(t, 2, e.Stats().Bans)
+		time.Sleep(time.Hour - ms)
+		require.Equal(t, 2, e.Stats().Bans)
+		require.False(t, take(t, e, 1, one).Allowed)
+		time.Sleep(ms)
+		require.Equal(t, 1, e.Stats().Bans)
+		require.True(t, take(t, e, 1, one).Allowed)
+		require.Equal(t, time.Hour, take(t, e, 1, two).RetryAfter)
+		time.Sleep(time.Hour)
+		require.Zero(t, e.Stats().Bans)
+	})
+}

@@ -264,3 +264,18 @@ func TestCloseGivesBackWhatACallInFlightTakesAhead(t *testing.T) {
 		require.EqualValues(t, leaseBurst-6, left(t, b.redis(t), one))
 	})
 }
+
+// TestCloseGivesLeasedTokensBack.
+func TestCloseGivesLeasedTokensBack(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		e := b.redis(t)
+		for _, client := range []string{"one", "two"} {
+			require.Equal(t, "sssslsllls", sources(t, e, 10, leasing(client)))
+		}
+		other := b.redis(t)
+		require.EqualValues(t, leaseBurst-17, left(t, other, leasing("one")))
+		e.Close()
+		require.EqualValues(t, leaseBurst-10, left(t, other, leasing("one")))
+		require.EqualValues(t, leaseBurst-10, left(t, other, leasing("two")))
+	})
+}

@@ -132,3 +132,50 @@ func TestASettleEndsNoLease(t *testing.T) {
 		require.Equal(t, "l", sources(t, e, 1, one))
 	})
 }
+
+// TestAResetEndsWhatMayBeSettled, of the charges before it.
+func TestAResetEndsWhatMayBeSettled(t *testing.T) {
+	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
+		one := settling("k", setOf(perMinute(10)))
+		old := take(t, e, 4, one)
+		time.Sleep(100 * ms)
+		require.NoError(t, e.Reset(t.Context(), &one))
+		time.Sleep(2*timeout + ms) // then the reset was before, even if what is given back is late
+		young := take(t, e, 4, one)
+		require.Empty(t, settle(t, e, 0, old.Charge(&one)))
+		require.EqualValues(t, 6, left(t, e, one))
+		require.Empty(t, settle(t, e, 0, young.Charge(&one)))
+		require.EqualValues(t, 10, left(t, e, one))
+	})
+}
+
+// TestWindowsAreSettledByTheirMarks.
+func TestWindowsAreSettledByTheirMarks(t *testing.T) {
+	for name, kind := range map[string]bucket.Kind{"fixed": bucket.FixedWindow, "sliding": bucket.SlidingWindow} {
+		t.Run(name, func(t *testing.T) {
+			onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
+				b, _ := bucket.New(kind, name, 10, 10, 60_000)
+				one := settling("k", setOf(b))
+				first := take(t, e, 4, one)
+				time.Sleep(30 * time.Second)
+				second := take(t, e, 3, one)
+				require.Empty(t, settle(t, e, 1, second.Charge(&one)))
+				require.EqualValues(t, 5, left(t, e, one))
+				time.Sleep(30 * time.Second)
+				require.Empty(t, settle(t, e, 0, first.Charge(&one)))
+				want := map[string]int64{"fixed": 10, "sliding": 9}
+				require.Equal(t, want[name], left(t, e, one), "its tokens are back already")
+			})
+		})
+	}
+}
+
+// TestDebtOfASettleLasts as long as its tokens take to come back.
+func TestDebtOfASettleLasts(t *testing.T) {
+	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
+		one := settling("k", setOf(perMinute(10)))
+		a := take(t, e, 4, one)
+		require.Empty(t, settle(t, e, 15, a.Charge(&one)))
+		require.Equal(t, 36*time.Second, take(t, e, 1, one).RetryAfter)
+	})
+}

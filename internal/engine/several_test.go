@@ -393,3 +393,44 @@ func TestATenantIsDecidedInTheTimeOfTheOthers(t *testing.T) {
 		require.EqualValues(t, 9, left(t, e, one))
 	})
 }
+
+// TestTakeTakesOfEveryAskOrOfNone, in one script, one after another, and in the process.
+func TestTakeTakesOfEveryAskOrOfNone(t *testing.T) {
+	onEveryStore(t, func(t *testing.T, b *bench, e *engine.Engine) {
+		one, two := ask("one", setOf(perMinute(20))), ask("two", setOf(perMinute(5), perHour(50)))
+		asks, answers := []engine.Ask{one, two}, make([]engine.Answer, 2)
+		require.NoError(t, takeN(t.Context(), e, 3, asks, answers))
+		require.Equal(t, rules.Verdict{
+			Allowed: true, Granted: 3, Remaining: 17, ResetAfter: 9 * time.Second,
+		}, answers[0].Verdict)
+		require.Equal(t, rules.Verdict{
+			Allowed: true, Granted: 3, Remaining: 2, ResetAfter: 36 * time.Second,
+		}, answers[1].Verdict)
+		require.Equal(t, e.Hash(&one.Subject), answers[0].Hash)
+		require.Equal(t, e.Hash(&two.Subject), answers[1].Hash)
+		require.Len(t, answers[0].Statuses, 1)
+		require.Len(t, answers[1].Statuses, 2)
+
+		require.NoError(t, takeN(t.Context(), e, 0, asks, answers))
+		for i := range answers {
+			require.True(t, answers[i].Allowed)
+			require.Zero(t, answers[i].Granted)
+		}
+		require.NoError(t, takeN(t.Context(), e, 3, asks, answers))
+		require.False(t, answers[1].Allowed)
+		require.Equal(t, 12*time.Second, answers[1].RetryAfter)
+		require.EqualValues(t, 2, answers[1].Remaining)
+		synctest.Wait()
+		require.EqualValues(t, 17, left(t, e, one))
+		require.EqualValues(t, 2, left(t, e, two))
+		require.NoError(t, takeN(t.Context(), e, 2, asks, answers))
+		require.NoError(t, takeN(t.Context(), e, 0, asks, answers))
+		require.True(t, answers[1].Allowed)
+		require.Zero(t, answers[1].RetryAfter)
+		require.NoError(t, takeN(t.Context(), e, 6, asks, answers), "more than two ever holds")
+		require.False(t, answers[1].Allowed)
+		require.Equal(t, rules.Never, answers[1].RetryAfter)
+		synctest.Wait()
+		require.EqualValues(t, 15, left(t, e, one))
+	})
+}

@@ -233,3 +233,41 @@ func TestStatsWithoutRedisCountItsBuckets(t *testing.T) {
 		require.Equal(t, engine.Stats{Replicas: 1, Slots: 1, Local: 3}, e.Stats())
 	})
 }
+
+// TestASlotThatIsReleasedIsFreeForOtherProcesses at once, and when the process closes.
+func TestASlotThatIsReleasedIsFreeForOtherProcesses(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		e, other := b.redis(t), b.redis(t)
+		one := acquiring("k", 1)
+		a := take(t, e, 1, one)
+		require.False(t, take(t, other, 1, one).Allowed)
+		release(e, one, a)
+		a = take(t, other, 1, one)
+		require.True(t, a.HasSlot())
+		b.Delay.Store(int64(20 * ms))
+		charge := a.Charge(&one)
+		other.Release(&charge)
+		start := time.Now()
+		other.Close()
+		require.Equal(t, 20*ms, time.Since(start), "until Redis knows")
+		b.Delay.Store(0)
+		require.True(t, take(t, e, 1, one).Allowed)
+	})
+}
+
+// TestASlotOfAnAnswerThatWasLostIsFree when Redis hears of it, though it has granted the slot.
+func TestASlotOfAnAnswerThatWasLostIsFree(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		e, other := b.redis(t), b.redis(t)
+		one := acquiring("k", 1)
+		b.CutAfter.Store(true)
+		asks, answers := []engine.Ask{one}, make([]engine.Answer, 1)
+		require.ErrorIs(t, takeN(t.Context(), e, 1, asks, answers), engine.ErrUnavailable)
+		require.False(t, answers[0].HasSlot())
+		require.Zero(t, e.Stats().Slots)
+		b.CutAfter.Store(false)
+		time.Sleep(time.Second)
+		a := take(t, other, 1, one)
+		require.True(t, a.HasSlot())
+	})
+}

@@ -294,3 +294,42 @@ func TestACallerWaitsInTheLineOfTheKeyThatLacks(t *testing.T) {
 		require.Equal(t, ms, waits[0].Waited)
 	})
 }
+
+// TestABannedClientWaitsForNothing.
+func TestABannedClientWaitsForNothing(t *testing.T) {
+	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
+		one := ask("k", setOf(limit("s", 1, 1000), bucket.NewBan(1000, 1000), bucket.NewSlots(1)))
+		take(t, e, 1, one)
+		take(t, e, 1, one)
+		start := time.Now()
+		for _, set := range []*rules.Set{one.Set, setOf(bucket.NewBan(1000, 1000))} {
+			waiting, answer := one, engine.Answer{}
+			waiting.Set = set
+			require.NoError(t, takeQueued(t.Context(), e, 1, &waiting, &answer, 1, time.Minute))
+			require.True(t, answer.Banned)
+			require.Zero(t, time.Since(start))
+		}
+	})
+}
+
+// TestACallerWaitsForASlotForSoLong, then it has the last denial.
+func TestACallerWaitsForASlotForSoLong(t *testing.T) {
+	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
+		one := acquiring("k", 1)
+		take(t, e, 1, one)
+		var first, second engine.Answer
+		start := time.Now()
+		ahead := queued(t.Context(), e, one, &first, 2, 800*ms)
+		behind := queued(t.Context(), e, one, &second, 2, 300*ms)
+		require.NoError(t, <-behind)
+		require.Equal(t, 300*ms, time.Since(start))
+		require.Equal(t, noSlot, second.Verdict)
+		require.True(t, second.Decided)
+		require.Equal(t, 300*ms, second.Waited)
+		require.NoError(t, <-ahead)
+		require.Equal(t, 800*ms, time.Since(start))
+		require.Equal(t, noSlot, first.Verdict)
+		require.Equal(t, 800*ms, first.Waited)
+		require.Zero(t, e.Stats().Bans)
+	})
+}

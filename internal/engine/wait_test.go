@@ -311,3 +311,18 @@ func TestWaitForMoreThanABucketEverHoldsEndsAtOnce(t *testing.T) {
 		require.NoError(t, <-first)
 	})
 }
+
+// TestWaitSeesWhatAnotherProcessGivesBack within ten seconds.
+func TestWaitSeesWhatAnotherProcessGivesBack(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		e, other := b.redis(t), b.redis(t)
+		one := ask("k", setOf(perHour(10)))
+		take(t, e, 10, one)
+		start := time.Now()
+		done := waits(t.Context(), e, 1, one, new(engine.Answer))
+		time.Sleep(time.Second)
+		require.NoError(t, other.Refund(t.Context(), 5, &one))
+		require.NoError(t, <-done)
+		require.Equal(t, 10*time.Second, time.Since(start))
+	})
+}

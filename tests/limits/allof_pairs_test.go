@@ -199,3 +199,23 @@ func TestABanIsOfThePolicyThatDenies(t *testing.T) {
 		p.wants(t, "alice", 429)
 	})
 }
+
+// TestPoliciesThatBothBan: each bans its own client, at its own denial.
+func TestPoliciesThatBothBan(t *testing.T) {
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
+		p := beside(t, b, all(b, ginlimit.PerSecond(3), ginlimit.WithBan(time.Minute, time.Minute)),
+			ginlimit.PerSecond(2), ginlimit.WithBan(time.Hour, time.Hour))
+		p.wants(t, "alice", 200, 200, 429)
+		require.Equal(t, "p", p.found.Name)
+		p.wants(t, "bob", 200, 429)
+		require.Equal(t, "all", p.found.Name)
+		require.Equal(t, ginlimit.CauseBan, p.found.Cause)
+		p.wants(t, "carol", 429)
+		time.Sleep(time.Minute)
+		p.wants(t, "carol", 200)
+		p.wants(t, "bob", 200)
+		p.wants(t, "alice", 429)
+		require.Equal(t, "p", p.found.Name)
+		require.Equal(t, ginlimit.CauseBan, p.found.Cause)
+	})
+}

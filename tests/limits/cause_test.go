@@ -234,3 +234,27 @@ func TestAFullQueueIsACause(t *testing.T) {
 		require.Equal(t, ginlimit.CauseInFlight, (<-waits).Cause)
 	})
 }
+
+// TestRememberedDenialKeepsItsCause: the deny cache gives it as Redis did.
+func TestRememberedDenialKeepsItsCause(t *testing.T) {
+	t.Parallel()
+	type opts = []ginlimit.PolicyOption
+	for name, row := range map[string]struct {
+		opts opts
+		want ginlimit.Cause
+	}{
+		"of a rate":  {opts{ginlimit.PerHour(1)}, ginlimit.CauseRate},
+		"of a ban":   {opts{ginlimit.PerHour(1), ginlimit.WithBan(24*time.Hour, 24*time.Hour)}, ginlimit.CauseBan},
+		"of a quota": {opts{ginlimit.PerCalendar(1, ginlimit.CalendarDay(nil))}, ginlimit.CauseRate},
+	} {
+		testkit.RunInBubble(t, name, func(t *testing.T, b *testkit.Bubble) {
+			p := testkit.NewPolicy(t, testkit.NewLimiter(t, b.Redis, testkit.RemembersDenials()), "api", row.opts...)
+			takes(1)(t, p)
+			for _, source := range []ginlimit.Source{ginlimit.FromRedis, ginlimit.FromCache} {
+				r := takes(1)(t, p)
+				require.Equal(t, source, r.Source)
+				require.Equal(t, row.want, r.Cause)
+			}
+		})
+	}
+}

@@ -209,3 +209,77 @@ func TestLocalMemoryIsBounded(t *testing.T) { // not parallel: it measures the h
 		require.False(t, r.Allowed, "what takes longest to be full is forgotten last")
 	}
 }
+
+func TestBadArgumentsAreErrorsAndTakeNothing(t *testing.T) {
+	testkit.OnEveryAlgorithm(t, func(t *testing.T, e testkit.Engine) {
+		ctx, l, ok := t.Context(), e.Limiter, ginlimit.PerHour(3)
+		with := map[string]func(key string, n int, limits ...ginlimit.Limit) error{
+			"AllowN": func(key string, n int, limits ...ginlimit.Limit) error {
+				r, err := l.AllowN(ctx, key, n, limits...)
+				assert.Zero(t, r)
+				return err
+			},
+			"AllowUpTo": func(key string, n int, limits ...ginlimit.Limit) error {
+				_, err := l.AllowUpTo(ctx, key, n, limits...)
+				return err
+			},
+			"Refund": func(key string, n int, limits ...ginlimit.Limit) error {
+				return l.Refund(ctx, key, n, limits...)
+			},
+			"Allow": func(key string, n int, limits ...ginlimit.Limit) error {
+				_, err := l.Allow(ctx, key, limits...)
+				return err
+			},
+			"Peek": func(key string, n int, limits ...ginlimit.Limit) error {
+				_, err := l.Peek(ctx, key, limits...)
+				return err
+			},
+			"Wait":  func(key string, n int, limits ...ginlimit.Limit) error { return l.Wait(ctx, key, limits...) },
+			"Reset": func(key string, n int, limits ...ginlimit.Limit) error { return l.Reset(ctx, key, limits...) },
+			"Block": func(key string, n int, limits ...ginlimit.Limit) error {
+				return l.Block(ctx, key, time.Second, limits...)
+			},
+		}
+		for name, call := range with {
+			assert.ErrorIs(t, call("", 1, ok), ginlimit.ErrNoKey, name)
+			assert.ErrorIs(t, call("k", 1), ginlimit.ErrInvalidArgument, name)
+			assert.ErrorIs(t, call("k", 1, ginlimit.Limit{}), ginlimit.ErrInvalidArgument, name)
+			assert.ErrorIs(t, call("k", 1, ok, ginlimit.PerHour(4)), ginlimit.ErrInvalidArgument, name)
+			both := call("k", 1, ginlimit.Limit{Rate: 1, Period: -1}, ginlimit.Limit{Rate: math.MaxInt, Period: 7, Burst: -1})
+			assert.ErrorIs(t, both, ginlimit.ErrInvalidArgument, name)
+			assert.Contains(t, both.Error(), "burst is negative", name)
+			assert.Contains(t, both.Error(), "period is negative", name)
+		}
+		for _, name := range []string{"AllowN", "AllowUpTo", "Refund"} {
+			for _, n := range []int{0, -1, math.MinInt} {
+				assert.ErrorIs(t, with[name]("k", n, ok), ginlimit.ErrInvalidArgument, name)
+				assert.NotErrorIs(t, with[name]("k", n, ok), ginlimit.ErrNoKey, name)
+				assert.ErrorIs(t, with[name]("", n, ok), ginlimit.ErrInvalidArgument, name)
+				assert.ErrorIs(t, with[name]("", n, ok), ginlimit.ErrNoKey, name)
+			}
+		}
+		for _, d := range []time.Duration{0, -1, math.MinInt64} {
+			assert.ErrorIs(t, l.Block(ctx, "k", d, ok), ginlimit.ErrInvalidArgument)
+		}
+		if e.Algorithm == ginlimit.TokenBucket {
+			assert.ErrorIs(t, l.Block(ctx, "k", math.MaxInt64, ginlimit.PerSecond(testkit.AsInt(1<<40))),
+				ginlimit.ErrInvalidArgument)
+		}
+		assert.ErrorIs(t, l.Wait(ctx, "k", ginlimit.PerHour(0)), ginlimit.ErrInvalidArgument)
+		e.Allowed(t, 3, 0, ok)
+	})
+}
+
+// TestBlockNeedsTokensToDeny: its error says what a policy without them lacks.
+func TestBlockNeedsTokensToDeny(t *testing.T) {
+	t.Parallel()
+	l := testkit.NewLocal(t)
+	for limit, want := range map[ginlimit.Limit]string{
+		ginlimit.InFlight(3): "there are only requests in flight; give the policy a rate too",
+		ginlimit.Unlimited(): "unlimited is never counted, so it has no bucket to block",
+	} {
+		err := testkit.NewPolicy(t, l, limit.String(), limit).Block(t.Context(), "alice", time.Hour)
+		require.ErrorIs(t, err, ginlimit.ErrInvalidArgument)
+		require.ErrorContains(t, err, want)
+	}
+}

@@ -1,6 +1,7 @@
 package limits_test
 
 import (
+	"net/http"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -153,4 +154,83 @@ func TestARefundComesBeforeWhoeverWaitsForTheSlot(t *testing.T) {
 		synctest.Wait()
 		p.left(t, "alice", 2)
 	})
+}
+
+// TestARefundOfAllVoidsReservations of windows: what a Refund has given back is not given back again by the reservation
+// that took it, whoever takes meanwhile. A reservation after the Refund gives back what it took.
+func TestARefundOfAllVoidsReservations(t *testing.T) {
+	limits := []ginlimit.Limit{
+		ginlimit.PerDay(20), ginlimit.PerCalendar(20, ginlimit.CalendarMonth(nil, 1+(time.Now().UTC().Day()+14)%28)),
+	}
+	for name, pause := range map[string]time.Duration{"at once": 0, "later": 3 * time.Second} {
+		t.Run(name, func(t *testing.T) {
+			testkit.OnEveryWindow(t, func(t *testing.T, e testkit.Engine) {
+				for _, limit := range limits {
+					requireRefundsVoidReservations(t, e, limit, pause)
+				}
+			})
+		})
+	}
+}
+
+// TestSlowRequestsGiveBackNothingTwice serves five requests, each of which takes a whole bucket
+// that is full again when the next one comes. Their refunds come together, and others take what
+// there is after each.
+func TestSlowRequestsGiveBackNothingTwice(t *testing.T) {
+	limit := ginlimit.PerSecond(10)
+	for name, option := range map[string]ginlimit.Option{
+		"refund": ginlimit.WithRefund(func(*gin.Context) bool { return true }),
+		"settle": ginlimit.WithSettle(func(*gin.Context) int { return 0 }),
+	} {
+		for others := range 3 {
+			t.Run(name+[]string{"", ", another policy", ", two other policies"}[others], func(t *testing.T) {
+				testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
+					cost := ginlimit.WithCost(func(*gin.Context) int { return 10 })
+					policies := []*ginlimit.Policy{b.Limiter.Must("slow", limit, option, cost)}
+					for _, name := range []string{"all", "each"}[:others] {
+						policies = append(policies, b.Limiter.Must(name, testkit.All(), limit, option, cost))
+					}
+					release, ended := make(chan struct{}), make(chan int)
+					r := gin.New()
+					_ = r.SetTrustedProxies(nil)
+					r.GET("/", ginlimit.AllOf(policies...), func(*gin.Context) { <-release })
+					for range 5 {
+						go func() { ended <- testkit.Get(r, "/").Code }()
+						time.Sleep(time.Second)
+					}
+					key := ginlimit.Key("slow", "192.0.2.1")
+					admitted := testkit.AdmittedNow(t, b.Limiter, key, limit)
+					for range 5 {
+						release <- struct{}{}
+						require.Equal(t, http.StatusOK, <-ended)
+						admitted += testkit.AdmittedNow(t, b.Other, key, limit)
+					}
+					require.Equal(t, 10, admitted, "in no time")
+				})
+			})
+		}
+	}
+}
+
+func requireRefundsVoidReservations(t *testing.T, e testkit.Engine, limit ginlimit.Limit, pause time.Duration) {
+	ctx, earlier := t.Context(), []*ginlimit.Reservation{}
+	for range 3 {
+		r := e.Reserve(t, 5, limit)
+		require.True(t, r.Result().Allowed)
+		earlier = append(earlier, r)
+		e.Advance(pause)
+		testkit.RequireMade(t, e.Limiter.Refund(ctx, "k", 20, limit))
+		require.Equal(t, 20, e.Left(t, limit), limit)
+		e.Advance(pause)
+	}
+	later := e.Reserve(t, 7, limit)
+	e.Advance(pause)
+	require.True(t, e.AllowN(t, 8, limit).Allowed)
+	require.NoError(t, earlier[0].Cancel(ctx))
+	require.Equal(t, 5, e.Left(t, limit), limit)
+	require.NoError(t, earlier[1].Settle(ctx, 1))
+	require.NoError(t, earlier[2].Settle(ctx, 9))
+	require.Equal(t, 1, e.Left(t, limit), "%s: it took 4 more than it had reserved", limit)
+	require.NoError(t, later.Cancel(ctx))
+	require.Equal(t, 8, e.Left(t, limit), limit)
 }

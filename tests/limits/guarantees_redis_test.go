@@ -206,3 +206,35 @@ func TestDenyCacheDeniesNoClientThatRedisWouldAdmit(t *testing.T) {
 	all.Wait()
 	require.True(t, enough(), "%d denials from memory", known.Load())
 }
+
+// Guarantee 1, of a bucket so slow that no token comes back.
+func TestEightProcessesAdmitExactlyTheBurst(t *testing.T) {
+	t.Parallel()
+	for _, limits := range [][]ginlimit.Limit{
+		{ginlimit.PerDay(1).WithBurst(1000)},
+		{ginlimit.PerDay(1).WithBurst(1000), {Rate: 1, Period: 48 * time.Hour, Burst: 1001}},
+	} {
+		t.Run(fmt.Sprint(limits), func(t *testing.T) {
+			t.Parallel()
+			admitExactly(t, 1000, limits)
+		})
+	}
+}
+
+func admitExactly(t *testing.T, want int, limits []ginlimit.Limit) {
+	var admitted atomic.Int64
+	var all sync.WaitGroup
+	for _, limiter := range separateLimiters(t, 8) {
+		for range 4 {
+			all.Go(func() {
+				for range 100 {
+					r, err := limiter.Allow(t.Context(), "k", limits...)
+					assert.NoError(t, err)
+					admitted.Add(int64(r.Granted))
+				}
+			})
+		}
+	}
+	all.Wait()
+	require.EqualValues(t, want, admitted.Load())
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -208,6 +209,35 @@ func TestACancelUnderALeaseGivesBackOnce(t *testing.T) {
 			take()
 			require.NoError(t, r.Cancel(t.Context()))
 			require.InDelta(t, row.back, take(), 1)
+		})
+	}
+}
+
+// TestARareKeyCostsNoMore with leases than without, neither calls nor keys in Redis: one that is used once in
+// two lives of a lease at most.
+func TestARareKeyCostsNoMore(t *testing.T) {
+	for name, limit := range map[string]ginlimit.Limit{
+		"token bucket": ginlimit.PerSecond(500), "fixed window": fixedMinute, "calendar": quotaOfDay,
+	} {
+		testkit.RunOnLeaseBench(t, name, func(t *testing.T, b *testkit.LeaseBench) {
+			var calls []int64
+			var keys [][]string
+			for _, lease := range []time.Duration{0, 200 * time.Millisecond, time.Second / 2} {
+				l := testkit.NewLimiter(t, b.Client(t), ginlimit.WithLease(lease), testkit.RemembersDenials())
+				testkit.Must(l.Allow(t.Context(), "warm", limit))
+				b.Mini.FlushAll()
+				before := b.Hook.Calls.Load()
+				for range 50 {
+					testkit.Must(l.Allow(t.Context(), "k", limit))
+					b.Advance(time.Second)
+				}
+				testkit.Must(l.Allow(t.Context(), "k", limit))
+				calls, keys = append(calls, b.Hook.Calls.Load()-before), append(keys, slices.Clone(b.Mini.Keys()))
+				require.Zero(t, l.Stats().Leased)
+			}
+			require.Equal(t, []int64{51, 51, 51}, calls)
+			require.Len(t, keys[0], 1)
+			require.Equal(t, [][]string{keys[0], keys[0], keys[0]}, keys)
 		})
 	}
 }

@@ -102,3 +102,26 @@ func TestSlowQuestionPutsNoOldPlanBack(t *testing.T) {
 		})
 	}
 }
+
+// TestPlansOfAnOutageAreChecked has the plan of a late Redis checked once Redis answers.
+func TestPlansOfAnOutageAreChecked(t *testing.T) {
+	t.Parallel()
+	for name, invalidate := range map[string]bool{"invalidated": true, "another plan in Redis": false} {
+		testkit.RunInBubble(t, name, func(t *testing.T, b *testkit.Bubble) {
+			s := testkit.NewSource()
+			here, elsewhere := testkit.PlansOfProcess(t, b, s.Ask), testkit.PlansOfProcess(t, b, s.Ask)
+			b.Late.Store(true)
+			has(t, here, "three", 3)
+			b.Late.Store(false)
+			s.Set("three", ginlimit.PerMinute(4), nil)
+			if invalidate {
+				require.NoError(t, elsewhere.Invalidate(t.Context(), "three"))
+			} else {
+				has(t, elsewhere, "three", 4)
+			}
+			time.Sleep(time.Second)
+			has(t, here, "three", 4)
+			require.EqualValues(t, 2, s.Asked.Load())
+		})
+	}
+}

@@ -1,6 +1,7 @@
 package limits_test
 
 import (
+	"context"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -101,4 +102,69 @@ func TestReservationsBelongToTheirCalendarPeriod(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestReservationsAndBans: a reservation that is denied bans; what is charged afterwards bans
+// nobody; what is given back ends no ban.
+func TestReservationsAndBans(t *testing.T) {
+	t.Parallel()
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
+		p := testkit.NewPolicy(t, b.Limiter, "api", ginlimit.PerHour(10),
+			ginlimit.WithBan(24*time.Hour, 48*time.Hour))
+		for range 3 {
+			require.NoError(t, reserve(t, p, 10, true).Cancel(t.Context()))
+		}
+		r := reserve(t, p, 6, true)
+		require.NoError(t, r.Settle(t.Context(), 15))
+		looked := testkit.Must(p.Peek(t.Context(), "alice"))
+		require.InDelta(t, 36*time.Minute, looked.RetryAfter, float64(time.Second), "a debt, and no ban")
+
+		testkit.RequireMade(t, p.Reset(t.Context(), "alice"))
+		r = reserve(t, p, 6, true)
+		denied := reserve(t, p, 5, false)
+		require.InDelta(t, 24*time.Hour, denied.Result().RetryAfter, float64(time.Second))
+		require.NoError(t, r.Cancel(t.Context()))
+		require.NoError(t, denied.Cancel(t.Context()))
+		again := reserve(t, p, 1, false)
+		require.Greater(t, again.Result().RetryAfter, 23*time.Hour)
+		testkit.RequireMade(t, p.Reset(t.Context(), "alice"))
+		reserve(t, p, 10, true)
+	})
+}
+
+// TestReservationsHoldASlot until they are released or canceled: settling their tokens leaves it.
+func TestReservationsHoldASlot(t *testing.T) {
+	t.Parallel()
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
+		limit := ginlimit.PerHour(10)
+		p := testkit.NewPolicy(t, b.Limiter, "api", limit, ginlimit.InFlight(1))
+		left := func(want int) { // in the bucket, whatever is in flight
+			t.Helper()
+			require.Equal(t, want, testkit.Must(p.Status(t.Context(), "alice"))[0].Remaining)
+		}
+		r := reserve(t, p, 5, true)
+		left(5)
+		require.Equal(t, 1, b.Limiter.Stats().Slots)
+		reserve(t, p, 1, false)
+		require.NoError(t, r.Settle(t.Context(), 4))
+		left(6)
+		reserve(t, p, 1, false)
+		r.Release()
+		r.Release()
+		left(6)
+
+		r = reserve(t, p, 5, true)
+		require.NoError(t, r.Cancel(t.Context()))
+		left(6)
+		require.Zero(t, b.Limiter.Stats().Slots)
+
+		r = reserve(t, p, 5, true)
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		require.ErrorIs(t, r.Cancel(ended), context.Canceled)
+		require.Zero(t, b.Limiter.Stats().Slots, "the slot is free all the same")
+		left(1)
+		require.NoError(t, r.Cancel(t.Context()))
+		left(6)
+	})
 }

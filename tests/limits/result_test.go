@@ -256,3 +256,31 @@ func TestStatusIsOneCall(t *testing.T) {
 		require.Equal(t, before, calls.Load(), "nothing is counted")
 	})
 }
+
+// TestStatusErrors are those of Allow.
+func TestStatusErrors(t *testing.T) {
+	t.Parallel()
+	l := testkit.NewLocal(t)
+	failing := testkit.NewPolicy(t, l, "plan", ginlimit.WithKey(func(*gin.Context) (string, error) { return "", nil }),
+		ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) {
+			return nil, ginlimit.ErrUnknownClient
+		}))
+	_, err := failing.Status(t.Context(), "alice")
+	require.ErrorIs(t, err, ginlimit.ErrUnknownClient)
+	p := testkit.NewPolicy(t, l, "api", ginlimit.PerHour(1))
+	_, err = p.Status(t.Context(), "")
+	require.ErrorIs(t, err, ginlimit.ErrNoKey)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = p.Status(ctx, "alice")
+	require.ErrorIs(t, err, context.Canceled)
+	for _, none := range []*ginlimit.Policy{nil, new(ginlimit.Policy)} {
+		_, err = none.Status(t.Context(), "alice")
+		require.ErrorIs(t, err, ginlimit.ErrInvalidArgument)
+	}
+	require.NoError(t, l.Close())
+	for _, limit := range []ginlimit.Limit{ginlimit.PerHour(1), ginlimit.Unlimited()} {
+		_, err = testkit.NewPolicy(t, l, limit.String(), limit).Status(t.Context(), "alice")
+		require.ErrorIs(t, err, ginlimit.ErrClosed)
+	}
+}

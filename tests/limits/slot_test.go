@@ -1,6 +1,7 @@
 package limits_test
 
 import (
+	"context"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -170,4 +171,67 @@ func TestADenialForWantOfASlotIsNotRemembered(t *testing.T) {
 			admits(t, p).Release()
 		})
 	}
+}
+
+// TestSlotsOfAClientWhosePlanChanges: slots are the policy's, whatever plan the client has. A plan
+// without a limit still needs one, and a plan of none takes none.
+func TestSlotsOfAClientWhosePlanChanges(t *testing.T) {
+	t.Parallel()
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
+		plan := []ginlimit.Limit{ginlimit.PerHour(2)}
+		p := testkit.NewPolicy(t, b.Limiter, "api", ginlimit.InFlight(2),
+			ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) { return plan, nil }))
+		one, two := admits(t, p), admits(t, p)
+		for _, other := range [][]ginlimit.Limit{
+			{ginlimit.PerDay(100)}, {ginlimit.PerHour(-1)},
+			{ginlimit.PerMinute(50), ginlimit.PerCalendar(9, ginlimit.CalendarDay(nil))},
+		} {
+			plan = other
+			denies(t, p, "api-c")
+			two.Release()
+			two = admits(t, p)
+			denies(t, p, "api-c")
+		}
+		plan = []ginlimit.Limit{ginlimit.PerHour(0)}
+		require.Negative(t, denies(t, p, "api"))
+		two.Release()
+		require.Negative(t, denies(t, p, "api"))
+		require.Equal(t, 1, b.Limiter.Stats().Slots)
+		plan = []ginlimit.Limit{ginlimit.PerHour(2)}
+		denies(t, p, "api")
+		one.Release()
+		require.Zero(t, b.Limiter.Stats().Slots)
+	})
+}
+
+// TestADenialForWantOfASlotBans, unless there is a queue for slots. A client that is banned takes no slot.
+func TestADenialForWantOfASlotBans(t *testing.T) {
+	t.Parallel()
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
+		p := testkit.NewPolicy(t, b.Limiter, "api", ginlimit.PerMinute(100), ginlimit.InFlight(1),
+			ginlimit.WithBan(time.Minute, time.Minute))
+		queued := testkit.Derive(t, p, ginlimit.WithQueue(1, time.Second))
+		slot := admits(t, queued)
+		require.Equal(t, time.Second, denies(t, queued, "api-c"), "after it has waited")
+		slot.Release()
+		slot = admits(t, p)
+		require.InDelta(t, time.Minute, testkit.Reserve(t, p).Result().RetryAfter, float64(time.Second))
+		slot.Release()
+		for range 2 {
+			res := testkit.Reserve(t, p).Result()
+			require.False(t, res.Allowed)
+			require.InDelta(t, time.Minute, res.RetryAfter, float64(time.Second))
+		}
+		require.Zero(t, b.Limiter.Stats().Slots)
+		time.Sleep(time.Minute)
+		admits(t, p).Release()
+
+		for range 99 { // what the limit denies bans too, and takes no slot
+			admits(t, p).Release()
+		}
+		require.Greater(t, denies(t, p, "api"), 50*time.Second)
+		require.Zero(t, b.Limiter.Stats().Slots)
+		testkit.RequireMade(t, p.Reset(t.Context(), "alice"))
+		admits(t, p).Release()
+	})
 }

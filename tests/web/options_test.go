@@ -239,3 +239,16 @@ func TestOptionsOfAPolicyReplaceDefaults(t *testing.T) {
 	require.Equal(t, http.StatusTooManyRequests, testkit.Get(r, "/?skip=limiter", testkit.User("alice")).Code)
 	require.Equal(t, http.StatusOK, testkit.Get(r, "/?skip=policy", testkit.User("alice")).Code)
 }
+
+func TestOptionsOfTheLimiterAreDefaultsOfItsHandlers(t *testing.T) {
+	t.Parallel()
+	rdb, _ := testkit.NewMiniredis(t)
+	l := testkit.NewLimiter(t, rdb, ginlimit.WithKey(func(c *gin.Context) (string, error) { return c.Query("user"), nil }))
+	r := gin.New()
+	r.GET("/a", l.Handler("one", ginlimit.PerHour(1)))
+	r.GET("/b", l.Handler("other", ginlimit.PerHour(1)))
+	assert.Equal(t, http.StatusOK, testkit.Get(r, "/a?user=1").Code)
+	assert.Equal(t, http.StatusOK, testkit.Get(r, "/a?user=2").Code)
+	assert.Equal(t, http.StatusTooManyRequests, testkit.Get(r, "/a?user=1").Code)
+	assert.Equal(t, http.StatusOK, testkit.Get(r, "/b?user=1").Code)
+}
