@@ -92,7 +92,8 @@ func TestProcessesAndRedis(t *testing.T) {
 		if lane == "token-bucket" {
 			left = "[2-4]" // on a busy machine some have come back
 		}
-		p.until("A and B see the same", fmt.Sprintf(`/^A sees (%s)B sees \1/.test(document.querySelector('#%s .shared').textContent)`,
+		p.until("A and B see the same", fmt.Sprintf(
+			`/^A sees (%s)B sees \1/.test(document.querySelector('#%s .shared').textContent)`,
 			left, lane))
 	}
 	require.Equal(t, p.text("#address-1"), regexp.MustCompile(`127\.0\.0\.1:\d+`).FindString(p.text("#curl")))
@@ -116,7 +117,8 @@ func TestProcessesAndRedis(t *testing.T) {
 		require.Equal(t, "true", eval[string](p, `$('redis').getAttribute('aria-checked')`))
 		require.Equal(t, "on", p.text("#redis-value"))
 		// more than 2 if the machine is so busy that tokens have come back
-		p.until("Redis remembers", `/^A sees ([2-5])B sees \1/.test(document.querySelector('#token-bucket .shared').textContent)`)
+		p.until("Redis remembers",
+			`/^A sees ([2-5])B sees \1/.test(document.querySelector('#token-bucket .shared').textContent)`)
 	}
 }
 

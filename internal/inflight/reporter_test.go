@@ -295,9 +295,9 @@ func TestAloneNobodyIsTold(t *testing.T) {
 	})
 }
 
-// TestAnAttemptReportsARelease that comes before it, instead of a report: unless other processes may wait for that slot,
-// as it was the last one; or the attempt is denied, which Redis does not write, takes longer than a tick, or is in
-// flight at the end.
+// TestAnAttemptReportsARelease that comes before it, instead of a report: unless other processes may wait for that
+// slot, as it was the last one; or the attempt is denied, which Redis does not write, takes longer than a tick, or is
+// in flight at the end.
 func TestAnAttemptReportsARelease(t *testing.T) {
 	run := func(name string, first Outcome, f func(c *Counts, number int64, redis *reports)) {
 		t.Run(name, func(t *testing.T) {
