@@ -100,7 +100,7 @@ func withTwoDashes(root *cobra.Command, args []string) []string {
 		c.Flags().VisitAll(func(f *pflag.Flag) { known[f.Name] = true })
 		c.PersistentFlags().VisitAll(func(f *pflag.Flag) { known[f.Name] = true })
 	}
-	args = slices.Clone(args)
+	args = append([]string{}, args...) // not nil: cobra would take the arguments of the process
 	for i, arg := range args {
 		if arg == "--" {
 			break

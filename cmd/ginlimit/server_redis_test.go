@@ -90,7 +90,7 @@ func TestDoctorOnASickServer(t *testing.T) {
 	require.Equal(t, warning, state)
 	require.Contains(t, do, "volatile-ttl")
 	require.Contains(t, r.run("doctor").out,
-		"1 of 1 random keys of the prefix have no expiry, such as ginlimit:{login|a}:h")
+		"random keys of the prefix have no expiry, such as ginlimit:{login|a}:h") // the run before has left some that have
 
 	require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory-policy", "noeviction").Err())
 	require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "1mb").Err())
