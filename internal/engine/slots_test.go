@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"testing"
 	"testing/synctest"
@@ -43,6 +44,26 @@ func TestCloseReportsASlotThatACallInFlightHasLost(t *testing.T) {
 		require.ErrorIs(t, <-done, engine.ErrUnavailable)
 		require.True(t, take(t, other, 1, one).Allowed)
 	})
+}
+
+// TestTheNextAttemptReportsARelease, unless that was of the last slot: other processes may wait for it.
+func TestTheNextAttemptReportsARelease(t *testing.T) {
+	for slots, scripts := range map[int64]int64{2: 1, 1: 2} {
+		inBubbleRun(t, fmt.Sprint(slots), func(t *testing.T, b *bench) {
+			e, one, other := b.redis(t), acquiring("k", slots), acquiring("other", 2)
+			release(e, other, take(t, e, 1, other)) // Redis knows the script of reports
+			held, busy := take(t, e, 1, one), take(t, e, 1, other)
+			b.Delay.Store(int64(10 * time.Millisecond))
+			release(e, other, busy) // its report is on its way, and the next one comes after it
+			b.Delay.Store(int64(30 * time.Millisecond))
+			sent := b.Sent.Load()
+			release(e, one, held)
+			next := take(t, e, 1, one)
+			require.True(t, next.Allowed)
+			require.Equal(t, scripts, b.Sent.Load()-sent)
+			release(e, one, next)
+		})
+	}
 }
 
 // TestADenialNeedsNoReport: Redis knows that the attempt has no slot.

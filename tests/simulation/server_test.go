@@ -53,8 +53,8 @@ type simExecution struct {
 	verb       string
 	n, charges int64
 	granted    int64
-	single     [][]ginlimit.Result // of charges made one after another, if they are those of AllowN
-	together   []ginlimit.Result   // of all charges at once, if they are those of AllowUpTo
+	single     [][]ginlimit.Result // of charges made one after another, by AllowN
+	together   []ginlimit.Result   // of all charges at once, by AllowUpTo
 	used       []bool              // single: an answer had this Result
 	denied     *simReference       // of its buckets, if it has denied a call
 }
