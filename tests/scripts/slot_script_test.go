@@ -246,7 +246,7 @@ func TestSlotsOfManyProcesses(t *testing.T) {
 			for i := range 4 * max(processes, 200) {
 				process, held, ended := fmt.Sprintf("P%04d", r.IntN(processes)), 1+r.IntN(9), 1_000_000+2*i
 				if r.IntN(2) == 0 {
-					used := testkit.Must(g.eval(t, wire.BanOrSlots, []string{slotKey}, "take", 1, 1, "slots", process, 0, 1<<40,
+					used := testkit.Must(g.eval(t, wire.BanOrSlots, []string{slotKey}, "take", 1, 1, "slots", process, 0, int64(1<<40),
 						ended, held, fmt.Sprint(ended+1, ","), 0))[0]
 					others := 0
 					for name, of := range model {
