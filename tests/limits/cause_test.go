@@ -235,6 +235,26 @@ func TestAFullQueueIsACause(t *testing.T) {
 	})
 }
 
+// TestAFullQueueIsNoCauseOfAnother policy, which denies for want of tokens before the queue does.
+func TestAFullQueueIsNoCauseOfAnother(t *testing.T) {
+	t.Parallel()
+	testkit.RunInBubble(t, "a rate", func(t *testing.T, b *testkit.Bubble) {
+		l := testkit.NewLimiter(t, b.Redis, testkit.RemembersDenials())
+		slots := testkit.NewPolicy(t, l, "slots", ginlimit.InFlight(1), ginlimit.WithQueue(1, time.Minute))
+		rate := testkit.NewPolicy(t, l, "rate", ginlimit.PerHour(1), ginlimit.WithQueue(5, time.Second))
+		defer testkit.Reserve(t, slots).Release()
+		takes(1)(t, rate)
+		require.False(t, takes(1)(t, rate).Allowed)
+		waits := make(chan ginlimit.Result, 1)
+		go func() { waits <- testkit.Reserve(t, slots).Result() }()
+		synctest.Wait()
+		r := testkit.Must(ginlimit.ReserveAll(t.Context(), ginlimit.Charge{Policy: slots, Client: "alice", N: 1},
+			ginlimit.Charge{Policy: rate, Client: "alice", N: 1})).Result()
+		require.Equal(t, []any{"rate", ginlimit.CauseRate}, []any{r.Name, r.Cause})
+		require.Equal(t, ginlimit.CauseInFlight, (<-waits).Cause)
+	})
+}
+
 // TestRememberedDenialKeepsItsCause: the deny cache gives it as Redis did.
 func TestRememberedDenialKeepsItsCause(t *testing.T) {
 	t.Parallel()
