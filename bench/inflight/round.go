@@ -181,7 +181,8 @@ func send(c *contestant, callers []*caller, length time.Duration) (
 	begin := time.Now()
 	for i, caller := range callers {
 		all.Go(func() {
-			for start := time.Now(); start.Sub(begin) < length; start = time.Now() {
+			start := time.Now()
+			for more := true; more; more = start.Sub(begin) < length { // once at least
 				switch admitted := caller.call(c); {
 				case caller.degraded():
 					withoutRedis.Add(1)
@@ -190,6 +191,7 @@ func send(c *contestant, callers []*caller, length time.Duration) (
 				default:
 					own[i] = append(own[i], caller.admitted.Sub(start))
 				}
+				start = time.Now()
 			}
 		})
 	}

@@ -214,7 +214,7 @@ func decide(ctx context.Context, c *contestant, callers int, length time.Duratio
 	for i := range callers {
 		all.Go(func() {
 			random := rand.New(rand.NewPCG(rand.Uint64(), 0))
-			for time.Since(begin) < length && errs[i] == nil {
+			for more := true; more; more = time.Since(begin) < length && errs[i] == nil { // once at least
 				result, err := c.policies[random.IntN(len(c.policies))].Allow(ctx, key)
 				if err == nil && result.Source == ginlimit.FromLocal {
 					err = errors.New("a decision was made without Redis")
