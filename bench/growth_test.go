@@ -205,7 +205,7 @@ func BenchmarkScript(b *testing.B) {
 }
 
 // measureScript repeats the commands by which a limiter decides on clients. It is made with a client of Redis, and
-// rate is that of its limit.
+// its limit has the rate.
 func measureScript(b *testing.B, rate int, limiter func(*testing.B, *redis.Client) func(client string) error) {
 	ctx, addr := b.Context(), redistest.Start(b)
 	rdb, spied := redistest.Connect(b, addr), redistest.Connect(b, addr)

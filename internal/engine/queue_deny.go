@@ -128,7 +128,7 @@ func (w *waiter) look(l lack, asks, room bool) (done bool, err error) {
 			case !waits:
 				return true, nil
 			case !room && i == l.ask || w.lateFor(w.end(own), own.at):
-				w.full = w.full && i == l.ask
+				w.full = w.full && i == l.ask // not of another policy's line
 				return true, w.deny(own)
 			}
 		}

@@ -61,8 +61,8 @@ func override(client string, limits ...ginlimit.Limit) ginlimit.Override {
 	return ginlimit.Override{Policy: "api", Client: client, Limits: limits, Until: time.Now().Add(time.Hour)}
 }
 
-// TestOverridesEqualAModel in two processes under random changes. Overrides of a client come before a policy's, and both
-// before what a function or the code says.
+// TestOverridesEqualAModel in two processes under random changes. Overrides of a client come before a policy's, and
+// both before what a function or the code says.
 func TestOverridesEqualAModel(t *testing.T) {
 	t.Parallel()
 	onReaders(t, func(t *testing.T, l, other *testkit.Limiter) {
