@@ -195,11 +195,10 @@ func (s *slotSimulation) holdsUntil(c *slotCall) time.Time {
 	switch {
 	case c.dead: // its death has happened by then
 		return s.quiet.Add(s.news())
-	case c.err != nil: // Redis may have granted it
-		return c.end.Add(s.news() + waits)
 	case c.result.Allowed:
 		return c.released.Add(s.news())
-	case s.plan.nodes > 1 && len(c.n) > 1: // what an earlier level gave is given back
+	case c.err != nil, // Redis may still be asked, on a new connection perhaps, and grant it
+		s.plan.nodes > 1 && len(c.n) > 1: // what an earlier level gave is given back
 		return c.end.Add(s.plan.timeout + s.news() + waits)
 	case s.plan.queue > 0:
 		return c.end.Add(waits)
@@ -242,9 +241,10 @@ func (s *slotSimulation) chargedUntil(c *slotCall) time.Time {
 	switch {
 	case c.err != nil && !s.isQuiet(c):
 		return s.quiet.Add(s.plan.timeout)
-	case c.err != nil, c.result.Allowed:
+	case c.result.Allowed:
 		return c.end.Add(s.news())
-	case s.plan.nodes > 1 && len(c.n) > 1: // charged, and given back
+	case c.err != nil, // Redis may still be asked
+		s.plan.nodes > 1 && len(c.n) > 1: // charged, and given back
 		return c.end.Add(s.plan.timeout)
 	}
 	return time.Time{}

@@ -142,8 +142,9 @@ func newSimProcess(r *rand.Rand, timeout time.Duration) simProcess {
 			ReadTimeout:           pick(r, 0, 2*timeout, 4*timeout),
 			DialerRetries:         pick(r, 0, 1),
 			MinIdleConns:          pick(r, 0, 0, 2),
-			// Nobody waits for a connection: go-redis' timers of those who do are shared by all bubbles, which is fatal.
-			PoolSize:                 16 + r.IntN(8),
+			// Nobody waits for a connection, though dials hang for 5 s and there are 8 reports a second: go-redis' timers of
+			// those who do are shared by all bubbles, which is fatal.
+			PoolSize:                 128 + r.IntN(8),
 			MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 		},
 	}
