@@ -129,9 +129,7 @@ func TestSlotsOfManyProcessesOnRedis(t *testing.T) {
 			found := map[string]int{}
 			entries := strings.Split(value[strings.IndexAny(value, ".~")+1:], ";")
 			for _, entry := range entries[:len(entries)-1] {
-				var name string
-				var ended, held, slots, until int
-				testkit.Must(fmt.Sscanf(entry, " %s %d %d %d %d", &name, &ended, &held, &slots, &until))
+				name, slots, until := processOf(entry)
 				require.LessOrEqual(t, first, until)
 				require.Greater(t, until, now-slack, value)
 				found[name], total = slots, total+slots
