@@ -42,7 +42,7 @@ var (
 		[]string{"-test.run", "TestSlots|TestLateAttempt|Ban",
 			"-test.skip", ".*/local|.*/.*/local|Redis"}}
 	slots     = stage{"tests/simulation", []string{"-test.run", "^TestSlotSimulation$", "-seeds", "20"}}
-	overrides = stage{"tests/limits", []string{"-test.run", "Overrid|WhoWaits|PoliciesArePublished|Rests|Hangs|Operators"}}
+	overrides = stage{"tests/limits", []string{"-test.run", "Overrid|WhoWaits|PoliciesArePublished|Looks|Hangs|Operators"}}
 
 	plans = stage{"tests/limits tests/faults",
 		[]string{"-test.run", "Plan|Invalidation", "-test.skip", "^Example"}}
@@ -74,12 +74,14 @@ var (
 	storeTests    = stage{"internal/redisstore", nil}
 	wireTests     = stage{"internal/wire", nil}
 	planTests     = stage{"internal/plancache", nil}
+
+	operationTests = stage{"internal/operation", nil}
 )
 
 // testsOf are the tests of the Go files of each folder of internal/, whether they see a mutant of it in turn.
 var testsOf = map[string][]stage{
 	"bucket":     {bucketTests, memoryTests, denyTests, ruleTests, dispatchTests, scripts, simulation},
-	"calendar":   {calendarTests},
+	"calendar":   {calendarTests, kinds, rules},
 	"clientkey":  {keyTests},
 	"denycache":  {denyTests},
 	"dispatch":   {dispatchTests, shares},
@@ -89,7 +91,7 @@ var testsOf = map[string][]stage{
 	"inflight":   {inflightTests, slots},
 	"lease":      {leaseTests, leases},
 	"memory":     {memoryTests, scripts, sharesInProcess},
-	"operation":  {overrides},
+	"operation":  {operationTests, overrides},
 	"plancache":  {planTests, plans},
 	"receipt":    {receiptTests, settled, rules, guards, pairs},
 	"redisstore": {storeTests, planTests, plans},
