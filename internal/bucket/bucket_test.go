@@ -385,4 +385,5 @@ func TestShareOfACalendarPeriod(t *testing.T) {
 	share := whole.Share(10)
 	require.EqualValues(t, 1, share.Fit(0, 1, 10))
 	require.Zero(t, share.Fit(0, 1, 11))
+	require.Equal(t, whole.Ends, share.Ends)
 }

@@ -179,3 +179,21 @@ func TestDebtOfASettleLasts(t *testing.T) {
 		require.Equal(t, 36*time.Second, take(t, e, 1, one).RetryAfter)
 	})
 }
+
+// TestATenantIsChargedWhatItsSettlementAdds in an outage, too: it then holds its share.
+func TestATenantIsChargedWhatItsSettlementAdds(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		e := b.redis(t)
+		b.outage(t, e)
+		a := sharing("k", 100)
+		a.Failure, a.Settles = engine.FailLocal, true
+		other := a
+		other.Tenant.Name = ":b"
+		answer := take(t, e, 5, a)
+		require.Equal(t, engine.FromLocal, answer.Source)
+		require.Empty(t, settle(t, e, 50, answer.Charge(&a)))
+		require.True(t, take(t, e, 1, other).Allowed)
+		require.False(t, take(t, e, 1, a).Allowed, "it holds half of all")
+		require.True(t, take(t, e, 40, other).Allowed)
+	})
+}

@@ -367,6 +367,24 @@ func TestDenialsOfSeveralAsksAreRememberedOfThoseThatDeny(t *testing.T) {
 	})
 }
 
+// TestTokensThatComeBeforeABanAreGivenBack: the request is denied by another Ask.
+func TestTokensThatComeBeforeABanAreGivenBack(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		e := b.turns(t)
+		none, two := ask("none", setOf(perHour(1))), ask("two", setOf(limit("s", 1, 1000), bucket.NewBan(1000, 1000)))
+		take(t, e, 1, none)
+		take(t, e, 1, two)
+		time.Sleep(975 * ms) // it has none when it is looked at, and one when it is to ban
+		b.Delay.Store(int64(10 * ms))
+		answers := make([]engine.Answer, 2)
+		require.NoError(t, takeN(t.Context(), e, 1, []engine.Ask{none, two}, answers))
+		require.False(t, answers[0].Allowed)
+		b.Delay.Store(0)
+		require.Zero(t, e.Stats().Bans)
+		require.EqualValues(t, 1, left(t, e, two))
+	})
+}
+
 // sharing returns an Ask of a tenant that shares tokens per minute.
 func sharing(client string, n int64) engine.Ask {
 	set := setOf(perMinute(n))
