@@ -1,6 +1,7 @@
 package limits_test
 
 import (
+	"context"
 	"encoding/json"
 	"math"
 	"strings"
@@ -270,4 +271,23 @@ func TestZeroLimiterMakesNoDecision(t *testing.T) {
 	require.ErrorIs(t, err, ginlimit.ErrInvalidArgument)
 	require.Contains(t, testkit.PanicText(t, func() { l.Handler("test", ginlimit.PerHour(1)) }), "not made by NewLimiter")
 	require.NoError(t, l.Close())
+}
+
+// TestALimitThatTheApplicationChangesLater is still the one that was given: of a policy and of a plan.
+func TestALimitThatTheApplicationChangesLater(t *testing.T) {
+	t.Parallel()
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		l, limits := testkit.NewLimiter(t, b.Redis), []ginlimit.Limit{ginlimit.PerHour(3)}
+		plans := testkit.Must(l.NewPlans("plans", time.Hour,
+			func(context.Context, string) ([]ginlimit.Limit, error) { return limits, nil }))
+		p := testkit.NewPolicy(t, l, "api", ginlimit.WithLimits(limits...))
+		planned := testkit.NewPolicy(t, l, "planned", ginlimit.WithLimitFunc(plans.Limits))
+		for range 2 {
+			for _, p := range []*ginlimit.Policy{p, planned} {
+				require.Equal(t, 3, testkit.Must(p.Allow(t.Context(), "ann")).Limit.Rate)
+				require.Equal(t, 3, testkit.Must(p.Status(t.Context(), "ann"))[0].Limit.Rate)
+			}
+			limits[0] = ginlimit.PerHour(9)
+		}
+	})
 }

@@ -254,3 +254,24 @@ func TestFloor(t *testing.T) {
 		}
 	}
 }
+
+// TestAReservationOfACallerThatLeavesIsGivenBack, once Redis has answered.
+func TestAReservationOfACallerThatLeavesIsGivenBack(t *testing.T) {
+	t.Parallel()
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		takes := time.Duration(0)
+		b.Redis.AddHook(testkit.EveryCall(func(send func() error) error {
+			defer time.Sleep(takes)
+			return send()
+		}))
+		p := testkit.NewPolicy(t, testkit.NewLimiter(t, b.Redis), "api", ginlimit.PerDay(20))
+		testkit.Must(p.Allow(t.Context(), "ann"))
+		takes = 20 * time.Millisecond
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		defer cancel()
+		_, err := p.Reserve(ctx, "ann", 5)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		time.Sleep(time.Second)
+		require.Equal(t, 19, testkit.Must(p.Peek(t.Context(), "ann")).Remaining)
+	})
+}
