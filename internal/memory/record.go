@@ -61,7 +61,7 @@ func convert(units, from, to int64) int64 {
 	return int64(min(float64(bucket.MaxUnits), float64(units)/float64(from)*float64(to))) + 1
 }
 
-// recordLocked records what is given back now. drained is how many milliseconds the bucket's
+// recordLocked records what is given back to a token bucket now. drained is how many milliseconds its
 // contents take to drain.
 func (s *shard) recordLocked(r *request, i int, given, drained int64) {
 	if r.Records != bucket.WithRecords || given <= 0 {
@@ -83,10 +83,7 @@ func (s *shard) recordLocked(r *request, i int, given, drained int64) {
 		}
 		c.drain = drain
 	}
-	horizon, token := 2*drained, r.buckets[i].Flows()
-	if token {
-		horizon = 2 * bucket.CeilDiv(r.buckets[i].Capacity+r.buckets[i].Floor, drain)
-	}
+	horizon := 2 * bucket.CeilDiv(r.buckets[i].Capacity+r.buckets[i].Floor, drain)
 	// drop what is too old to matter to any call
 	c.times = slices.DeleteFunc(c.times, func(g giveBack) bool { return r.now-c.start-g.at > horizon })
 	age := int64(bucket.MaxAge)
@@ -100,14 +97,11 @@ func (s *shard) recordLocked(r *request, i int, given, drained int64) {
 		longest.merge()
 		s.recorded += longest.room()
 	}
-	if token {
-		units := int64(0)
-		for _, g := range c.times {
-			units = min(units+g.given, bucket.MaxUnits)
-		}
-		drained = min(drained+bucket.CeilDiv(units, drain), horizon)
+	units := int64(0)
+	for _, g := range c.times {
+		units = min(units+g.given, bucket.MaxUnits)
 	}
-	e.full = max(e.full, r.now+drained)
+	e.full = max(e.full, r.now+min(drained+bucket.CeilDiv(units, drain), horizon))
 }
 
 // add adds a give-back. Give-backs in one span are merged into the latest.
@@ -169,14 +163,11 @@ func (s *shard) claimedLocked(r *request, i int) int64 {
 	return units
 }
 
-// drainTimeLocked returns how many milliseconds a bucket takes to drain.
+// drainTimeLocked returns how many milliseconds a token bucket takes to drain.
 func (s *shard) drainTimeLocked(r *request, i int) int64 {
 	b, e := &r.buckets[i], s.buckets[r.id(i)]
 	if e == nil || e.full <= r.now {
 		return 0
 	}
-	if b.Flows() {
-		return min(e.full-r.now, bucket.CeilDiv(b.Capacity+b.Floor, b.Drain))
-	}
-	return e.full - r.now
+	return min(e.full-r.now, bucket.CeilDiv(b.Capacity+b.Floor, b.Drain))
 }

@@ -109,6 +109,24 @@ func TestNothingIsGivenBackTwice(t *testing.T) {
 	}
 }
 
+// TestARecordLastsAsLongAsItsBucketDrains: what was given back may be of any call that still holds tokens.
+func TestARecordLastsAsLongAsItsBucketDrains(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c, b := clientsOf(New(MaxBuckets)), newBucket(t, bucket.Token, 100, 100*time.Second)
+		c.do(0, b, take(20))
+		c.do(0, b, take(60))
+		claim := b.NewClaim(20*b.Cost, 60*b.Cost, (20 * time.Second).Nanoseconds(), 0)
+		claim.Made = 20_000
+		time.Sleep(time.Second)
+		c.do(0, b, bucket.Op{Verb: bucket.Give, N: 12, Records: bucket.WithRecords})
+		c.do(0, b, take(20))
+		time.Sleep(19 * time.Second)
+		c.do(0, b, bucket.Op{Verb: bucket.Return, N: 60, Claims: []bucket.Claim{claim}, Records: bucket.WithRecords})
+		require.InDelta(t, 20*b.Cost, c.do(0, b, bucket.Peek(1)).Level, float64(b.Cost/10))
+	})
+}
+
 // TestRecordsAreBounded: beyond the bound they merge, and nothing is given back twice because of that.
 func TestRecordsAreBounded(t *testing.T) {
 	t.Parallel()

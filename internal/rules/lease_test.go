@@ -60,6 +60,10 @@ func TestAllowLeases(t *testing.T) {
 			[]bucket.Bucket{token(t, 500, 500, second), token(t, 6000, 6000, minute)},
 			0, ms(200), 100, ms(198), 0,
 		},
+		"a later limit is the fastest": {
+			[]bucket.Bucket{token(t, 100, 100, second), token(t, 12_000, 12_000, minute)},
+			0, ms(200), 25, ms(123), 1,
+		},
 		"the smallest of the bursts": {
 			[]bucket.Bucket{token(t, 500, 40, second), token(t, 6000, 6000, minute)},
 			0, ms(200), 10, ms(18), 0,
