@@ -24,6 +24,7 @@ const (
 // dispatcher, calls them behind its lock.
 type slots struct {
 	few, many int      // how many there are if the latency is low, and if it is high
+	most      int      // how many batches may be unanswered: each holds a connection
 	inFlight  []*Batch // without those that are overdue
 	overdue   int      // batches that were late and have no slot
 	healthy   bool     // the last batch was answered
@@ -36,10 +37,11 @@ func newSlots(server Server) slots {
 	if server.OneOfMany {
 		s.few = 1
 	}
-	if server.Conns > 0 {
+	s.most = 2*s.many + moreOverdue
+	if server.Conns > 0 { // the probes have some, too
 		s.few = min(s.few, server.Conns)
-		// If all hang, as many and moreOverdue are overdue, beside one batch and the probes.
-		s.many = max(s.few, min(s.many, server.Conns-moreOverdue-1-maxProbes))
+		s.most = max(s.few+moreOverdue+1, min(s.most, server.Conns-maxProbes))
+		s.many = max(s.few, min(s.many, server.Conns-maxProbes))
 	}
 	return s
 }
@@ -55,7 +57,7 @@ func (s *slots) limit() int {
 // free reports whether another batch may leave.
 func (s *slots) free() bool {
 	n := len(s.inFlight)
-	return n == 0 || s.healthy && n < s.limit()
+	return n == 0 || s.healthy && n < s.limit() && s.batches() < s.most
 }
 
 // freeForOne reports whether a call may leave alone, as a batch of its own. If the latency is low and
@@ -87,7 +89,7 @@ func (s *slots) expire(now time.Time, timeout time.Duration) (sentAt time.Time, 
 		if now.Sub(b.since) < timeout {
 			return false
 		}
-		if b.overdue = s.overdue < s.limit()+moreOverdue; b.overdue {
+		if b.overdue = s.overdue < min(s.limit()+moreOverdue, s.most-1); b.overdue {
 			s.overdue++
 		}
 		late = true
