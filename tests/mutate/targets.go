@@ -93,9 +93,9 @@ var testsOf = map[string][]stage{
 	"memory":     {memoryTests, scripts, sharesInProcess},
 	"operation":  {operationTests, overrides},
 	"plancache":  {planTests, plans},
-	"receipt":    {receiptTests, settled, rules, guards, pairs},
+	"receipt":    {receiptTests, engineTests, settled, rules, guards, pairs},
 	"redisstore": {storeTests, planTests, plans},
-	"rules":      {ruleTests, leases, settled, simulation, rules, guards, pairs},
+	"rules":      {ruleTests, engineTests, leases, settled, simulation, rules, guards, pairs},
 	"wire":       {wireTests, engineTests, shares},
 }
 
