@@ -130,7 +130,9 @@ func TestAnotherMasterBehindTheSameAddress(t *testing.T) {
 				b := testkit.StartRedis(t, "--repl-diskless-sync-delay", "0")
 				old, master := testkit.Connect(t, a), testkit.Connect(t, b)
 				proxy, addr := testkit.StartProxy(t, a)
-				rdb := redis.NewClient(&redis.Options{Addr: addr, ClientName: "application", ReadTimeout: testkit.Patience})
+				// A report may dial while the others connect, and meet the new master: the next one uses another connection.
+				rdb := redis.NewClient(&redis.Options{Addr: addr, ClientName: "application", ReadTimeout: testkit.Patience,
+					PoolFIFO: true})
 				t.Cleanup(func() { _ = rdb.Close() })
 				l := testkit.Must(ginlimit.NewLimiter(rdb, testkit.Patient(), ginlimit.WithReplicas(1)))
 				t.Cleanup(func() { _ = l.Close() })
