@@ -114,7 +114,7 @@ func requireFair(t *testing.T, waits [][]time.Duration, times int) {
 // TestNoProcessStarvesAnother: four processes of equal demand wait equally for slots.
 func TestNoProcessStarvesAnother(t *testing.T) {
 	if testkit.RaceDetector {
-		t.Skip("the p95 of fewer waits is left to chance, and so many take a minute")
+		t.Skip("it takes a minute, and the p95 of fewer waits is random")
 	}
 	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
@@ -122,7 +122,7 @@ func TestNoProcessStarvesAnother(t *testing.T) {
 		for range 4 {
 			processes = append(processes, testkit.NewLimiter(t, b.Connect(t)))
 		}
-		const lasts = 8 * time.Second // of fewer waits the p95 is left to chance
+		const lasts = 8 * time.Second // the p95 of fewer waits is random
 		for slots, work := range map[int]time.Duration{1: 5 * time.Millisecond, 8: 47 * time.Millisecond} {
 			waits := demand(t, processes, slots, work, lasts)
 			requireFair(t, waits, 5) // whoever starves waits many times as long
