@@ -18,7 +18,6 @@ type question struct {
 	set      *policyLimits
 	asks     [1]engine.Ask
 	answers  [1]engine.Answer
-	request  engine.Request
 	inUse    bool // the store may still have the memory, as it did not answer
 
 	override  []Limit     // that the question goes by, if it waits; nil is none
@@ -44,7 +43,7 @@ func (p *Policy) ask(ctx context.Context, client string, n int) (*question, erro
 		q = new(question)
 		q.leavesNow = q.leaves
 	}
-	q.policy, q.set, q.observed, q.inUse, q.request = p, limits, observation{}, false, engine.Request{}
+	q.policy, q.set, q.observed, q.inUse = p, limits, observation{}, false
 	q.asks[0], q.answers[0] = p.askOf(client, limits), engine.Answer{}
 	q.asks[0].N = int64(n)
 	q.override, q.stops = nil, nil
@@ -120,8 +119,7 @@ func (q *question) result() Result { return q.set.result(q.policy.limiter.engine
 
 // take takes the tokens of the question.
 func (q *question) take(ctx context.Context) error {
-	q.request.Asks, q.request.Answers = q.asks[:], q.answers[:]
-	return q.policy.limiter.engine.Take(ctx, &q.request)
+	return q.policy.limiter.engine.Take(ctx, engine.Request{Asks: q.asks[:], Answers: q.answers[:]})
 }
 
 // end records the decision on n tokens, and returns its Result.

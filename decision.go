@@ -38,12 +38,10 @@ type part struct {
 type decision struct {
 	parts   []part
 	live    int             // how many of the asks are of policies in force: the first ones
-	asks    []engine.Ask    // in the order in which they are decided
+	asks    []engine.Ask    // in the order in which they are decided, once arranged
 	answers []engine.Answer // to the asks
-	pending []engine.Ask    // of several policies, before they are in order
-	request engine.Request
-	began   time.Time // if there are observers
-	asked   time.Time // when the keys and limits of several policies were known
+	began   time.Time       // if there are observers
+	asked   time.Time       // when the keys and limits of several policies were known
 
 	one struct { // memory for one policy
 		parts    [1]part
@@ -74,18 +72,18 @@ func (d *decision) add(i int, ask engine.Ask) {
 		t.ask, t.answer = &d.asks[0], &d.answers[0]
 		return
 	}
-	if d.pending == nil {
-		d.pending = make([]engine.Ask, len(d.parts))
+	if d.asks == nil {
+		d.asks = make([]engine.Ask, len(d.parts))
 	}
-	d.pending[i] = ask
-	t.ask = &d.pending[i]
+	d.asks[i] = ask
+	t.ask = &d.asks[i]
 }
 
 // arrange brings the questions of several policies into the order in which they are decided: together, by
 // one tenant after another, and dry runs last.
 func (d *decision) arrange() {
-	if d.asks != nil {
-		if !d.parts[0].dry {
+	if len(d.parts) == 1 {
+		if d.asks != nil && !d.parts[0].dry {
 			d.live = 1
 		}
 		return
@@ -130,8 +128,7 @@ func (d *decision) take(ctx context.Context) (failed *part, why failure) {
 	if d.live == 0 {
 		return nil, failure{}
 	}
-	d.request = engine.Request{Asks: d.asks[:d.live], Answers: d.answers[:d.live]}
-	err := d.engine().Take(ctx, &d.request)
+	err := d.engine().Take(ctx, engine.Request{Asks: d.asks[:d.live], Answers: d.answers[:d.live]})
 	if err == nil {
 		return nil, failure{}
 	}
@@ -163,7 +160,7 @@ func (d *decision) tryDryRuns(ctx context.Context, failed func(*part, failure)) 
 		if len(d.asks) > 1 {
 			r.Began = d.asked.Add(d.waited())
 		}
-		if err := d.engine().Take(ctx, &r); err != nil {
+		if err := d.engine().Take(ctx, r); err != nil {
 			t.phase = absent
 			failed(t, failure{err: err, store: t.answer.Err})
 		}

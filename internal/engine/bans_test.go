@@ -81,7 +81,7 @@ func TestEveryAskThatDeniesForGoodBans(t *testing.T) {
 				if turned {
 					slices.Reverse(asks)
 				}
-				require.NoError(t, e.Take(t.Context(), &engine.Request{Asks: asks, Answers: make([]engine.Answer, 2)}))
+				require.NoError(t, e.Take(t.Context(), engine.Request{Asks: asks, Answers: make([]engine.Answer, 2)}))
 				var banned []int
 				for i, a := range []engine.Ask{own, other} {
 					answers := make([]engine.Answer, 1)

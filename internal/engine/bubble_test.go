@@ -217,7 +217,7 @@ func takeInLine(ctx context.Context, e *engine.Engine, n int64, asks []engine.As
 	for i := range asks {
 		asks[i].N, asks[i].Queue = n, q
 	}
-	return e.Take(ctx, &engine.Request{Asks: asks, Answers: answers})
+	return e.Take(ctx, engine.Request{Asks: asks, Answers: answers})
 }
 
 // waitN waits for n tokens.

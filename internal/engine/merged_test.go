@@ -43,7 +43,7 @@ func (b *bench) together(t testing.TB, e *engine.Engine, n int, asks func() []en
 			for j := range a {
 				a[j].N = max(1, a[j].N)
 			}
-			assert.NoError(t, e.Take(t.Context(), &engine.Request{Asks: a, Answers: all[i]}))
+			assert.NoError(t, e.Take(t.Context(), engine.Request{Asks: a, Answers: all[i]}))
 		})
 		synctest.Wait()
 	}

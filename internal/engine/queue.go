@@ -58,7 +58,7 @@ func (a *Ask) waits() bool { return a.turn > 0 }
 // a line tries; the others follow in order of arrival. Whoever lacks something of another Ask then changes
 // to its line.
 type waiter struct {
-	*Request
+	Request
 	e       *Engine
 	ctx     context.Context // ends a timeout after the longest wait at the latest
 	endless bool
@@ -73,7 +73,7 @@ type waiter struct {
 }
 
 // takeInLine takes what a request asks for as soon as it is there.
-func (e *Engine) takeInLine(ctx context.Context, r *Request) error {
+func (e *Engine) takeInLine(ctx context.Context, r Request) error {
 	if !r.mayWait() {
 		return e.takeNow(ctx, r.Asks, r.Answers)
 	}

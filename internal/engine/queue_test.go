@@ -85,7 +85,7 @@ func TestARequestWaitsOnlyInQueuesOfItsAsks(t *testing.T) {
 		both := func() ([]engine.Answer, <-chan error) {
 			answers := make([]engine.Answer, 2)
 			return answers, goes(func() error {
-				return e.Take(t.Context(), &engine.Request{Asks: []engine.Ask{account, key}, Answers: answers})
+				return e.Take(t.Context(), engine.Request{Asks: []engine.Ask{account, key}, Answers: answers})
 			})
 		}
 		held, done := both()
@@ -149,7 +149,7 @@ func TestEachQueueHasItsWait(t *testing.T) {
 		both := func() ([]engine.Answer, <-chan error) {
 			answers := make([]engine.Answer, 2)
 			return answers, goes(func() error {
-				return e.Take(t.Context(), &engine.Request{Asks: []engine.Ask{user, account}, Answers: answers})
+				return e.Take(t.Context(), engine.Request{Asks: []engine.Ask{user, account}, Answers: answers})
 			})
 		}
 		start := time.Now()

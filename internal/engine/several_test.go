@@ -54,7 +54,7 @@ func TestEachAskHasItsOwnNumberOfTokens(t *testing.T) {
 					fits = fits && asks[i].N <= room[i]
 				}
 				answers := make([]engine.Answer, len(asks))
-				require.NoError(t, e.Take(t.Context(), &engine.Request{Asks: asks, Answers: answers}))
+				require.NoError(t, e.Take(t.Context(), engine.Request{Asks: asks, Answers: answers}))
 				synctest.Wait()
 				allowed := true
 				for i := range answers {

@@ -19,7 +19,7 @@ var layers = [...]layer{(*Engine).askLease, (*Engine).askDenyCache, (*Engine).as
 // Take takes what a request asks for, or nothing, and fills in its answers.
 //
 // Answers that are not Decided are of Asks that nobody looked at, as another one was denied.
-func (e *Engine) Take(ctx context.Context, r *Request) error {
+func (e *Engine) Take(ctx context.Context, r Request) error {
 	if !r.Began.IsZero() {
 		within, cancel := e.within(ctx, r.Began)
 		defer cancel()
