@@ -357,20 +357,20 @@ func TestOverridesAreBounded(t *testing.T) {
 				return all
 			}
 			for i := range 10 {
-				require.NoError(t, l.OverrideAll(ctx, some(i*1000, 1000, time.Duration(i+1)*time.Hour)...))
+				require.NoError(t, l.OverrideAll(ctx, some(i*1000, 1000, time.Duration(i+1)*time.Minute)...))
 			}
 			require.Equal(t, 10_000, l.Stats().Overrides, name)
-			full := l.OverrideAll(ctx, append(some(0, 1, time.Hour), some(20_000, 1, time.Hour)...)...)
+			full := l.OverrideAll(ctx, append(some(0, 1, time.Minute), some(20_000, 1, time.Minute)...)...)
 			require.ErrorIs(t, full, ginlimit.ErrInvalidArgument)
 			require.ErrorContains(t, full, "there would be more than 10000 overrides")
-			require.NoError(t, l.OverrideAll(ctx, append(some(20_000, 1, time.Hour),
+			require.NoError(t, l.OverrideAll(ctx, append(some(20_000, 1, time.Minute),
 				ginlimit.Override{Policy: "api", Client: "customer-000000"})...), "one ends, another begins")
 			require.Equal(t, ginlimit.PerMinute(3), limitOf(t, p, "customer-000000"))
-			time.Sleep(90 * time.Minute)
-			require.NoError(t, l.OverrideAll(ctx, some(30_000, 1000, 9*time.Hour)...), "the ended ones have made room")
+			time.Sleep(90 * time.Second)
+			require.NoError(t, l.OverrideAll(ctx, some(30_000, 1000, 9*time.Minute)...), "the ended ones have made room")
 			require.Equal(t, 10_000, l.Stats().Overrides, name)
 			if name == "Redis" {
-				time.Sleep(12 * time.Hour)
+				time.Sleep(75 * time.Minute)
 				require.Empty(t, b.Mini.Keys(), "nothing is left")
 				time.Sleep(inForce)
 				require.Zero(t, l.Stats().Overrides)
@@ -386,16 +386,17 @@ func TestAnEvictedKeyEndsNoOverride(t *testing.T) {
 		l, ctx := testkit.NewOperated(t, b.Redis), t.Context()
 		p := testkit.NewPolicy(t, l, "api", ginlimit.PerMinute(3))
 		require.Equal(t, ginlimit.PerMinute(3), limitOf(t, p, "ann"))
-		long, gone := override("ann", ginlimit.PerMinute(60)), override("bob", ginlimit.PerMinute(60))
-		long.Until, long.Note = time.Now().Add(6*time.Hour), `{"until":1}`
+		long, gone, short := override("ann", ginlimit.PerMinute(60)), override("bob", ginlimit.PerMinute(60)), override("eve")
+		long.Until, long.Note, gone.Until = time.Now().Add(70*time.Minute), `{"until":1}`, time.Now().Add(time.Minute)
 		require.NoError(t, l.OverrideAll(ctx, long, gone))
-		time.Sleep(90 * time.Minute)
+		time.Sleep(90 * time.Second)
 		require.True(t, b.Mini.Del("ginlimit:{overrides}:ends"))
-		require.NoError(t, l.Override(ctx, override("eve", ginlimit.PerMinute(60))))
+		short.Limits, short.Until = long.Limits, time.Now().Add(time.Minute)
+		require.NoError(t, l.Override(ctx, short))
 		require.NotContains(t, testkit.Must(b.Mini.HKeys("ginlimit:{overrides}")), "api|bob")
-		time.Sleep(4 * time.Hour)
+		time.Sleep(65 * time.Minute) // an hour after an end keys expire
 		require.Equal(t, ginlimit.PerMinute(60), limitOf(t, p, "ann"))
-		time.Sleep(2 * time.Hour)
+		time.Sleep(65 * time.Minute)
 		require.Empty(t, b.Mini.Keys())
 	})
 }
