@@ -76,12 +76,12 @@ func (s *scriptKeys) together(t *testing.T, verb string, n, charges int, key str
 
 // state returns what a key holds, and how long for.
 func (s *scriptKeys) state(t *testing.T, key string) string {
-	kind := testkit.Must(s.rdb.Type(t.Context(), key).Result())
-	ttl := s.rdb.PTTL(t.Context(), key).Val()
-	if kind == "list" {
-		return fmt.Sprint(s.rdb.LRange(t.Context(), key, 0, -1).Val(), ttl)
+	p, ctx := s.rdb.Pipeline(), t.Context()
+	kind, ttl, list, text := p.Type(ctx, key), p.PTTL(ctx, key), p.LRange(ctx, key, 0, -1), p.Get(ctx, key)
+	if _ = testkit.Err(p.Exec(ctx)); testkit.Must(kind.Result()) == "list" { // one of both is of another type
+		return fmt.Sprint(list.Val(), ttl.Val())
 	}
-	return fmt.Sprintf("%q %s", s.rdb.Get(t.Context(), key).Val(), ttl)
+	return fmt.Sprintf("%q %s", text.Val(), ttl.Val())
 }
 
 // TestEachBucketForItself has a call for many keys do to each what a call for that key alone does,
