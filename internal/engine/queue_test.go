@@ -50,7 +50,7 @@ func TestWhoMayHoldMoreSlotsWaitsForLess(t *testing.T) {
 // TestWhoIsNotHelpedByWaitingDoesNotWait behind others either.
 func TestWhoIsNotHelpedByWaitingDoesNotWait(t *testing.T) {
 	onEveryStore(t, func(t *testing.T, b *bench, e *engine.Engine) {
-		account, q := holding("account", 1), engine.Queue{Length: 3, Wait: 10 * time.Second}
+		account, q := holding("account", 1), engine.Queue{Length: 3, Wait: 2 * time.Second}
 		take(t, e, 1, account)
 		_, waits := takes(t, e, []engine.Ask{ask("first", setOf(perHour(1))), account}, q)
 		start := time.Now()
@@ -128,7 +128,7 @@ func TestAFullQueueBansNobodyForWhatComesInTime(t *testing.T) {
 		account, key := holding("account", 1), ask("key", setOf(perMinute(60), bucket.NewBan(60_000, 60_000)))
 		take(t, e, 1, account)
 		take(t, e, 60, key)
-		q := engine.Queue{Length: 1, Wait: time.Minute}
+		q := engine.Queue{Length: 1, Wait: 2 * time.Second}
 		_, waits := takes(t, e, []engine.Ask{account}, q)
 		answers, done := takes(t, e, []engine.Ask{account, key}, q)
 		require.NoError(t, <-done)

@@ -240,7 +240,7 @@ func TestAFullQueueIsNoCauseOfAnother(t *testing.T) {
 	t.Parallel()
 	testkit.RunInBubble(t, "a rate", func(t *testing.T, b *testkit.Bubble) {
 		l := testkit.NewLimiter(t, b.Redis, testkit.RemembersDenials())
-		slots := testkit.NewPolicy(t, l, "slots", ginlimit.InFlight(1), ginlimit.WithQueue(1, time.Minute))
+		slots := testkit.NewPolicy(t, l, "slots", ginlimit.InFlight(1), ginlimit.WithQueue(1, 2*time.Second))
 		rate := testkit.NewPolicy(t, l, "rate", ginlimit.PerHour(1), ginlimit.WithQueue(5, time.Second))
 		defer testkit.Reserve(t, slots).Release()
 		takes(1)(t, rate)
