@@ -264,8 +264,8 @@ func (p *Policy) Status(ctx context.Context, client string) ([]Result, error) {
 	return q.set.rows(e, &q.answers[0]), nil
 }
 
-// Refund gives n tokens, at least 1, back to a client in each limit, up to a full bucket, even if they have
-// flowed back meanwhile; [Reservation.Settle] does not do that. It does not shorten a [Policy.Block]. If
+// Refund gives n tokens, at least 1, back to a client in each limit, up to a full bucket, even tokens that
+// have flowed back already, which [Reservation.Settle] does not. It does not shorten a [Policy.Block]. If
 // Redis is down it returns [ErrUnavailable], and has given back in this process.
 func (p *Policy) Refund(ctx context.Context, client string, n int) error {
 	q, err := p.ask(ctx, client, n)
@@ -277,7 +277,7 @@ func (p *Policy) Refund(ctx context.Context, client string, n int) error {
 }
 
 // Block denies a client every token for d, in every process, at once. Only [Policy.Reset] ends it earlier.
-// Requests that cost nothing pass. Afterwards there is one token, unless the bucket was emptier; a window has
+// Requests that cost nothing pass. Afterwards the bucket has one token, or fewer if it had fewer; a window has
 // what it would have without the block. It blocks the limits that the client has now and those that an override
 // replaces, not a limit of another period that [WithLimitFunc] or [Limiter.Override] brings later.
 //
@@ -291,7 +291,7 @@ func (p *Policy) Block(ctx context.Context, client string, d time.Duration) erro
 }
 
 // Reset fills a client's buckets, and ends a block and a ban. Slots stay taken until their requests end.
-// Tokens taken before it, or in Redis up to two timeouts after it, are not given back later. For a policy
+// Reservations made before it, or in Redis within two timeouts after it, give nothing back. For a policy
 // [WithShares] it resets all tenants, or one tenant by [Policy.Share]; either voids what any tenant took
 // before. If Redis is down it returns [ErrUnavailable], having reset only this process.
 func (p *Policy) Reset(ctx context.Context, client string) error {

@@ -151,8 +151,8 @@ func (d *decision) take(ctx context.Context) (failed *part, why failure) {
 	return failed, failure{err: err, store: failed.answer.Err}
 }
 
-// tryDryRuns has each policy in a dry run decide, in no more time than the request has. A function learns which
-// could not, and why.
+// tryDryRuns asks each policy in a dry run, in no more time than the request has. A function learns which
+// could not decide, and why.
 func (d *decision) tryDryRuns(ctx context.Context, failed func(*part, failure)) {
 	for i := d.live; i < len(d.asks); i++ {
 		t := d.partOf(i)
@@ -203,7 +203,7 @@ func (d *decision) judge(ctx context.Context, failed bool) {
 	}
 }
 
-// record has observers know what a policy decided.
+// record tells observers what a policy decided.
 func (d *decision) record(ctx context.Context, t *part, outcome Outcome, allowed bool, why failure) {
 	p, r := t.policy, t.result
 	if p.limiter.observers == nil {

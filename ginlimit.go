@@ -43,7 +43,7 @@ import (
 // It takes a client, a cluster client, a ring or a failover client; any other type, such as your wrapper of a
 // cluster client, counts as one server. The commands that it sends by a [redis.Client] end within
 // [WithTimeout], whatever timeouts the client has. Each limiter adds a hook that stays on the client, so make
-// one limiter and share it. A hook must not keep a command.
+// one limiter and share it. A hook must not keep a command after it returns.
 func NewLimiter(rdb redis.UniversalClient, opts ...LimiterOption) (*Limiter, error) {
 	l, errs := newRedisLimiter(rdb, opts)
 	if errs != nil {
@@ -95,7 +95,7 @@ func (c *limiterConfig) engine() engine.Config {
 
 // NewLocal returns a limiter whose buckets are in this process alone, at most 262,144. When there are more,
 // it forgets those that are full soonest; a forgotten bucket is full. A [SlidingWindow] is exact up to 8,192
-// entries. A default without effect here, such as [WithTimeout], is an error. Policies may have
+// entries. An option without effect here, such as [WithTimeout], is an error. Policies may have
 // [WithFailureMode] and [WithLease].
 func NewLocal(opts ...LimiterOption) (*Limiter, error) {
 	c := newConfig(opts)
@@ -203,16 +203,16 @@ type Stats struct {
 	LostServers  int                   // of these, with an open circuit breaker
 	Batches      uint64                // sent to Redis
 	Decisions    uint64                // in these, with the calls by which processes count each other
-	InFlight     int                   // batches that are sent and not answered, overdue ones among them
+	InFlight     int                   // batches without an answer, overdue ones too
 	Queued       int                   // decisions that wait for a batch
 	Leases       int                   // keys of which this process has tokens that it took ahead
 	Leased       uint64                // decisions by such tokens
 	Replicas     int                   // processes or limiters that share the limits without Redis: see [WithReplicas]
 	Slots        int                   // held by requests in flight in this process: see [InFlight]
-	Bans         int                   // that this process knows of and that last, at most 65,536: see [WithBan]
+	Bans         int                   // in force and known to this process, at most 65,536: see [WithBan]
 	Remembered   int                   // denials in the deny cache that are still valid
-	Overrides    int                   // that this process knows and that have not ended: see [Limiter.Override]
-	LocalBuckets int                   // in this process, full ones that are not forgotten yet among them
+	Overrides    int                   // in force and known to this process: see [Limiter.Override]
+	LocalBuckets int                   // in this process, full ones too until they are forgotten
 	Transitions  map[Transition]uint64 // of the circuit breakers of all servers; nil if there were none
 }
 

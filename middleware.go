@@ -70,7 +70,7 @@ func AllOf(policies ...*Policy) gin.HandlerFunc {
 
 // FirstOf returns middleware that limits a request by the first policy whose [KeyFunc] finds a key: by its
 // API key, say, or else its address. A key function finds none if its key is empty or its error wraps
-// [ErrNoKey]. Any other error is that policy's to answer; if none finds a key, the last answers. It panics
+// [ErrNoKey]. Any other error is answered by that policy; if none finds a key, by the last. It panics
 // without a policy, on nil, and on two limiters' policies.
 func FirstOf(policies ...*Policy) gin.HandlerFunc {
 	policies = usable("FirstOf", policies, func(_, _ *Policy) error { return nil })
@@ -87,7 +87,7 @@ func FirstOf(policies ...*Policy) gin.HandlerFunc {
 }
 
 // usable returns a copy of the policies of a handler, which serve requests from now on. It panics with all
-// faults in them: a function finds those of two.
+// faults in them: a function finds the faults of two.
 func usable(of string, policies []*Policy, fault func(p, before *Policy) error) []*Policy {
 	var errs []error
 	if len(policies) == 0 {

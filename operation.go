@@ -44,11 +44,11 @@ type Override struct {
 //
 // A client's override goes before one for all clients, and both before [WithLimitFunc]. The policy's
 // [InFlight] stays unless the limits name another; methods that take no slot, such as [Policy.Allow], ignore
-// one that the policy itself does not have. A changed Rate or Burst keeps the bucket (see [Limiter.Policy]);
+// an InFlight that only the override has. A changed Rate or Burst keeps the bucket (see [Limiter.Policy]);
 // another period or algorithm has a bucket of its own, where no earlier [Policy.Block] holds. Bans go on
 // until a [Policy.Reset]. A [Policy.Wait] goes by it too; a request that waits in a queue keeps its limits.
 //
-// The policy may be another process', once that has published it: see [Limiter.Policies]. A client's next
+// The policy may be of another process that has published it: see [Limiter.Policies]. A client's next
 // override replaces the one before. The error joins all faults, each an [ErrInvalidArgument], as is the
 // 10,001st override. Without Redis it is [ErrUnavailable], after at most five seconds; the override may be in
 // force all the same.
@@ -111,8 +111,8 @@ type PolicyInfo struct {
 	Headers   Headers   // of [WithHeaders]
 	Options   []string  // the names of its other options; defaults, WithKeySecret and WithoutOverrides too
 	Version   string    // of the application, as it was built; "" if that is not known
-	Processes int       // or limiters, that serve it
-	Seen      time.Time // when one of them has last said so
+	Processes int       // processes or limiters that serve it
+	Seen      time.Time // its last publication
 }
 
 // Policies returns the policies that the processes of this prefix serve, by name. A policy that differs
@@ -297,7 +297,7 @@ func (o Override) checkSlots(own []Limit, isFunc bool) error {
 		joinLimits(o.Limits))
 }
 
-// overrideOf returns the limits that override those of a client, or nil.
+// overrideOf returns the limits that override a client's, or nil.
 func (p *Policy) overrideOf(client string) []Limit {
 	limits, _ := p.limiter.operation.Find(p.name, client)
 	return limits
@@ -332,7 +332,7 @@ func (p *Policy) withoutSlots(client string, set *policyLimits) *policyLimits {
 	return without
 }
 
-// publish has operators know that the policy serves.
+// publish tells operators that the policy serves.
 func (p *Policy) publish() {
 	if p.published.Load() || !p.published.CompareAndSwap(false, true) {
 		return

@@ -203,9 +203,9 @@ func WithDenyCache(entries int) LimiterOption {
 }
 
 // WithReplicas fixes how many limiters share the limits without Redis, at least 1. By default Redis counts
-// the processes that use the prefix (docs/operations.md). With [FailLocal], each enforces its share of every
-// Rate and Burst, rounded down, but at least 1. A process that has never reached Redis enforces the whole
-// limit. Others do not count a limiter with a fixed n.
+// the processes that use the prefix (docs/operations.md); a process that has never reached Redis then counts
+// only itself. With [FailLocal], each enforces its share of every Rate and Burst, rounded down, but at least
+// 1. Others do not count a limiter with a fixed n.
 func WithReplicas(n int) LimiterOption {
 	return limiterSetting{"WithReplicas", func(c *config) {
 		if c.require(n >= 1, "WithReplicas(%d): want at least 1", n) {
@@ -224,8 +224,7 @@ func WithFailureMode(f FailureMode) Option {
 
 // WithLease lets this process take tokens of a busy key ahead, and admit from them for up to d without asking
 // Redis. The default is 0, none; the most is a day, but more than a second is unwise. A token bucket then
-// admits less at once: it keeps what it regains in 2d, at most half of its burst, for the tokens that
-// processes hold. A client that finds no tokens left is denied for about d/2. Source is [FromLease], and
+// admits less at once: what it regains in 2d, at most half of its burst, is kept for leases. A client that finds no tokens left is denied for about d/2. Source is [FromLease], and
 // Remaining is what this process holds. docs/guide.md lists the requests without leases.
 func WithLease(d time.Duration) Option {
 	return setting{"WithLease", func(c *config) {
@@ -257,8 +256,8 @@ func WithObserver(f func(context.Context, Event)) LimiterOption {
 	}}
 }
 
-// WithClientObserver is [WithObserver] for who may see the client's key, as the [KeyFunc] returned it; "" if
-// there is none. It may be personal data, also with [WithKeySecret]: no Event and no line of the log has it.
+// WithClientObserver is [WithObserver], and also gets the client's key, as the [KeyFunc] returned it; "" if
+// there is none. The key may be personal data, also with [WithKeySecret]: no Event and no line of the log has it.
 func WithClientObserver(f func(ctx context.Context, e Event, client string)) LimiterOption {
 	return limiterSetting{"WithClientObserver", func(c *config) {
 		c.require(f != nil, "WithClientObserver: the function is nil")

@@ -26,8 +26,7 @@ type Plans struct {
 	cache *plancache.Cache[[]Limit]
 }
 
-// PlanStats count lookups by [Plans.Limits], one for each request, but none without a client or ended by the
-// caller's context.
+// PlanStats count lookups by [Plans.Limits], except those without a client or with a context that has ended.
 type PlanStats struct {
 	Hits   uint64 // known in the process or in Redis
 	Misses uint64 // the source was asked, and answered

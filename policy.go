@@ -25,10 +25,9 @@ import (
 // they use the limits, [WithFloor], [WithLease], [WithBan] and [WithFailureMode], and Reserve [WithQueue].
 //
 // A method waits for Redis no longer than [WithTimeout] and its context. If either ends while the call is in
-// flight, the tokens may have been taken all the same; Reserve and Wait give them back if Redis answers after the
-// end of the context. An error means that no decision was made:
-// [ErrInvalidArgument] or [ErrNoKey] for an argument, the context's error, [ErrClosed], an error of
-// [WithLimitFunc] as it is, else [ErrUnavailable].
+// flight, the tokens may have been taken all the same; Reserve and Wait give them back if Redis answers after
+// the end of the context. An error means that no decision was made: [ErrInvalidArgument] or [ErrNoKey] for an
+// argument, the context's error, [ErrClosed], an error of [WithLimitFunc] as it is, else [ErrUnavailable].
 type Policy struct {
 	*policyState
 	tenant    bucket.Tenant // whose share the methods use; none without WithShares
@@ -59,14 +58,13 @@ type policyState struct {
 }
 
 // Policy returns a policy with at least one [Limit] or [WithLimitFunc], and any [Option]. Its limits, each of
-// another period or algorithm, must all allow.
-// Make a policy once, at start, and derive others with the same buckets by [Policy.With]. The error joins all
-// faults, each an [ErrInvalidArgument]; a name that the limiter has already is one, and so is the 65,537th
-// policy.
+// another period or algorithm, must all allow. Make a policy once, at start, and derive others with the same
+// buckets by [Policy.With]. The error joins all faults, each an [ErrInvalidArgument]; a name that the limiter
+// has already is one, and so is the 65,537th policy.
 //
 // A policy of the same name in another process, or after a restart, shares the buckets of limits of the same
-// period and algorithm. So a changed Rate or Burst keeps the bucket: what is missing takes as long to come
-// back as before. A changed window keeps what it has counted.
+// period and algorithm. So a changed Rate or Burst keeps the bucket: missing tokens come back no sooner than
+// before. A changed window keeps what it has counted.
 func (l *Limiter) Policy(name string, opts ...PolicyOption) (*Policy, error) {
 	if l == nil || l.engine == nil {
 		return nil, errNotMade
@@ -292,7 +290,7 @@ type policyLimits struct {
 }
 
 // newLimits returns limits as a policy counts them, and every error in them. A client's own limits have the
-// policy's slots unless they name others; those of With are at most so many. In this process alone nothing is leased.
+// policy's slots unless they name others; those of With are no more. In this process alone nothing is leased.
 func (c *countConfig) newLimits(name string, limits []Limit, slots int, local bool) (*policyLimits, error) {
 	s, err := newLimitSet(limits)
 	s.name = name

@@ -42,9 +42,9 @@ func (l limitList) policyOption(c *config) { c.counts.limits = append(c.counts.l
 
 // WithLimitFunc sets a function that returns all limits of a client, at least one, such as [Plans.Limits].
 // client is what the [KeyFunc] returned; ctx is the request's, or the method's. If f returns an error, no
-// limit or an invalid limit, the error handler answers. A changed Rate or Burst keeps the buckets. The policy
-// itself may only have [InFlight], for clients whose limits have none. If a client's InFlight becomes less,
-// no request ends.
+// limit or an invalid limit, the error handler answers. A changed Rate or Burst keeps the buckets. Of limits
+// of its own the policy may only have [InFlight], for clients whose limits have none. A lower InFlight ends
+// no request.
 func WithLimitFunc(f func(ctx context.Context, client string) ([]Limit, error)) PolicyOption {
 	return policySetting{"WithLimitFunc", func(c *config) {
 		c.require(f != nil, "WithLimitFunc: the function is nil")
@@ -94,8 +94,8 @@ func WithSettle(f func(*gin.Context) int) Option {
 // WithFloor reserves n tokens of each limit for policies with a lower floor on the same buckets, which
 // [Policy.With] makes, so that batch jobs stop while people still get through. The default is 0. Remaining
 // and RetryAfter describe the part that this policy may use, Limit the whole. A [Reservation] may settle with
-// reserved tokens. n is below each limit's Burst, less what [WithLease] keeps of it. A client's limit of no
-// more than n tokens denies.
+// reserved tokens. n must be below each Burst, minus what [WithLease] keeps of it. A client whose limit is n
+// tokens or less is denied.
 func WithFloor(n int) Option {
 	return setting{"WithFloor", func(c *config) {
 		if c.require(n >= 0, "WithFloor(%d): want at least 0", n) {
@@ -203,7 +203,7 @@ func WithHeaders(h Headers) Option {
 
 // WithHeaderFunc sets further headers, after those of [WithHeaders]. f gets a Result for each limit of the
 // policy, in the order given, for every decision that headers report. If several policies allow a request,
-// each f is called, last that of the policy closest to exhaustion; if they deny, the answering policy's.
+// every f is called, the one closest to exhaustion last; on a denial only the answering policy's.
 func WithHeaderFunc(f func(http.Header, []Result)) Option {
 	return setting{"WithHeaderFunc", func(c *config) {
 		c.require(f != nil, "WithHeaderFunc: the function is nil")

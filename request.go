@@ -209,7 +209,7 @@ func (t *part) settles() bool {
 	return t.policy.asks.settle != nil && t.answer != nil && t.result.Allowed
 }
 
-// serveSettling serves the request, and has what was taken for it become what it really took.
+// serveSettling serves the request, and settles what was taken for it to what it really took.
 func (s *requestState) serveSettling(c *gin.Context) {
 	served := false
 	var taken []engine.Charge

@@ -129,7 +129,7 @@ func checkCharges(charges []Charge) error {
 func (c Charge) keys() [3]string { return [...]string{c.Policy.prefix, c.Client, c.Policy.tenant.Name} }
 
 // charge fills in what charges ask, and which of them are dry runs: all in force if no other is. The error is
-// that of a policy's function.
+// of a policy's function.
 func (d *decision) charge(ctx context.Context, charges []Charge) error {
 	d.begin(len(charges), charges[0].Policy.limiter)
 	inForce := slices.ContainsFunc(charges, func(c Charge) bool { return !c.Policy.dryRun })
@@ -202,7 +202,7 @@ func (r *Reservation) Results() []Result {
 // Settle replaces the tokens of each charge by what the work took, one number for each charge, and leaves the
 // slots alone. It does so once: further calls, and Cancel, change no tokens and return nil.
 //
-// If the work took less, the rest is given back, except what has flowed back by itself, or may have; after a
+// If the work took less, the rest is given back, except what has, or may have, flowed back by itself; after a
 // [Policy.Reset] nothing is given back. If it took more, the difference is charged, and a limit may go into
 // debt by up to one burst. A window's debt ends with the window.
 //

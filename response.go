@@ -13,7 +13,7 @@ import (
 	"github.com/ginlimit/ginlimit/internal/httpfields"
 )
 
-// writeHeaders sets the headers of a decision: of a denial those of the part that answers. Headers that
+// writeHeaders sets the headers of a decision: of a denial, the answering part's. Headers that
 // report one limit do not change if an earlier decision is closer to exhaustion.
 func (s *requestState) writeHeaders(header http.Header, denial *part) {
 	drafts := denial != nil

@@ -153,7 +153,7 @@ type Event struct {
 	Cause     Cause         // why the request is denied; 0 if it is not
 	Cost      int           // tokens requested
 	Duration  time.Duration // of the decision; of a [Policy.Wait], the whole wait
-	Waited    time.Duration // of Duration: for tokens, by a Wait, or for a slot (see [WithQueue])
+	Waited    time.Duration // the part of Duration spent waiting for tokens or a slot (see [WithQueue])
 	Reason    string        // why Redis did not decide, or why there is no decision: see docs/operations.md; else ""
 }
 

@@ -37,8 +37,8 @@ func WithKey(f func(*http.Request) (string, error)) Option {
 }
 
 // WithCost sets how many tokens a request takes, at least 1; by default 1. A smaller number is the request's
-// error. With it the policy counts tokens: of a response's fields those for tokens count, not those for
-// requests. f must not read the body; use GetBody.
+// error. With it the policy counts tokens, and only a response's fields about tokens apply. f must not read
+// the body; use GetBody.
 func WithCost(f func(*http.Request) int) Option {
 	return func(t *transport) error {
 		t.cost = f
@@ -125,9 +125,9 @@ const (
 //
 // A 429, a 503 with Retry-After, and a 403 with Retry-After or with no request left, stop the key in all
 // processes until then, by [ginlimit.Policy.Block]: at once, or at the end of a lease that another process
-// holds. In a process that has seen one, the first request after it goes alone, and the others wait up to ten
-// seconds for its response. Fields that say how much is left lower what the policy has left, if it has one
-// rate, by what comes back in [WithMaxStop] at most: docs/guide.md lists them. They never raise it.
+// holds. After such a stop, a process that saw it sends one request, and the others wait up to ten seconds
+// for its response. A response's fields may lower what the policy has left, if it has one rate, by at most
+// what comes back in [WithMaxStop]: docs/guide.md lists them. They never raise it.
 //
 // The error joins all faults, each a [ginlimit.ErrInvalidArgument]: a nil policy, one without a rate, one
 // [ginlimit.WithShares], WithBan or WithDryRun, and an option about requests that Gin serves, such as

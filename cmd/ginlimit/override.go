@@ -36,7 +36,7 @@ func (o override) text() string {
 	return text
 }
 
-// whom returns for whom an override is, as part of a sentence.
+// whom returns the client of an override, as part of a sentence.
 func whom(client string) string {
 	if client == "" {
 		return "all clients"

@@ -31,8 +31,8 @@ import (
 // ScopeName is the instrumentation scope of the metrics.
 const ScopeName = "github.com/ginlimit/ginlimit/contrib/otel"
 
-// Attributes of spans. Those of the metrics of decisions are the first four; the cause, of a denial;
-// and error.type for the reason, if there is one.
+// Attributes of spans. Metrics of decisions have the first four; the cause, of a denial; and
+// error.type for the reason, if there is one.
 const (
 	PolicyKey  = attribute.Key("ginlimit.policy")  // name of the policy
 	OutcomeKey = attribute.Key("ginlimit.outcome") // see [ginlimit.Outcome]
@@ -261,9 +261,9 @@ func (o *Observer) Observe(ctx context.Context, e ginlimit.Event) {
 	o.duration.Record(ctx, (e.Duration - e.Waited).Seconds(), with)
 }
 
-// Watch adds limiters whose [ginlimit.Limiter.Stats] are read. The figures of several are summed;
-// of one that is closed, the counters stay, and so does its memory: it is for limiters that live as
-// long as the process. A limiter that is watched already, and a nil one, change nothing.
+// Watch adds limiters whose [ginlimit.Limiter.Stats] are read. The figures of several are summed, but
+// of Replicas the largest is reported. A closed limiter's counters and memory stay, so watch limiters
+// that live as long as the process. A limiter that is watched already, and a nil one, change nothing.
 func (o *Observer) Watch(limiters ...*ginlimit.Limiter) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -286,8 +286,8 @@ func (o *Observer) WatchPlans(plans ...*ginlimit.Plans) {
 	}
 }
 
-// Unregister ends the reading of figures. Decisions are still counted. More than once is once. The
-// error is that of the meter provider.
+// Unregister ends the reading of figures. Decisions are still counted. Further calls do nothing. The
+// error is the meter provider's.
 func (o *Observer) Unregister() error {
 	if o.callback == nil {
 		return nil

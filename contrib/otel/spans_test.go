@@ -69,7 +69,11 @@ func testSpansOfRedis(t *testing.T, rdb redis.UniversalClient, busy bool) {
 	require.NotEmpty(t, requireChildren(t, spans.GetSpans(), busy))
 	spans.Reset()
 	require.Equal(t, http.StatusOK, get(r, "/client-1"))
-	require.Equal(t, map[string]int{"evalsha": 1}, requireChildren(t, spans.GetSpans(), busy))
+	if one := requireChildren(t, spans.GetSpans(), busy); busy { // policies may be published at the same time
+		require.Positive(t, one["evalsha"])
+	} else {
+		require.Equal(t, map[string]int{"evalsha": 1}, one)
+	}
 
 	counted := func(n uint64) (s ginlimit.Stats) { // after its answer
 		require.True(t, testkit.BecomesTrue(nil, func() bool { s = limiter.Stats(); return s.Decisions >= n }))

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"os"
+	"regexp"
 	"testing"
 	"time"
 
@@ -22,9 +23,15 @@ func TestMain(m *testing.M) {
 
 // TestProcessesKeepTheLimit of the partner, for a moment.
 func TestProcessesKeepTheLimit(t *testing.T) {
-	var out testkit.Buffer
-	require.NoError(t, run(t.Context(), 3*time.Second, 2, "", &out))
-	require.Regexp(t, `Done in [0-9]+ s: [1-9][0-9]+ calls, 0 denied\n$`, out.String())
+	for lasts := 3 * time.Second; ; lasts *= 2 { // a busy machine may take as long to start the processes
+		var out testkit.Buffer
+		require.NoError(t, run(t.Context(), lasts, 2, "", &out))
+		require.Regexp(t, `Done in [0-9]+ s: [0-9]+ calls, 0 denied\n$`, out.String())
+		if regexp.MustCompile(` [0-9]{2,} calls`).MatchString(out.String()) {
+			return
+		}
+		require.Less(t, lasts, time.Minute, out.String())
+	}
 }
 
 // TestProcessesStop with the one that has started them.

@@ -8,6 +8,7 @@ package testkit
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -108,30 +109,41 @@ func BecomesTrue(stop <-chan struct{}, condition func() bool) bool {
 	return false
 }
 
-// FreePort returns a port that nobody listens on.
+// FreePort returns a port that only who asks for it by its number gets until the test ends, as redis-server does.
 func FreePort(t testing.TB) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
-	port := l.Addr().(*net.TCPAddr).Port
-	if port > 55535 { // a cluster node also listens on port + 10000
-		port -= 20000
+	for from := 0; ; { // any
+		if port, err := takePort(t, from, true); err == nil && port <= 55535 { // a cluster node also listens on port + 10000
+			return strconv.Itoa(port)
+		}
+		from = 20_000 + rand.IntN(10_000)
 	}
-	return strconv.Itoa(port)
 }
 
 // RefusedAddr returns an address that refuses connections until the test ends: its port is taken,
 // and nobody listens there.
 func RefusedAddr(t testing.TB) string {
 	t.Helper()
+	port, err := takePort(t, 0, false)
+	require.NoError(t, err)
+	return fmt.Sprint("127.0.0.1:", port)
+}
+
+// takePort keeps a port, or any for 0, from others until the test ends. Who asks for it by its number may share it.
+func takePort(t testing.TB, port int, shared bool) (int, error) {
+	t.Helper()
 	socket, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, syscall.Close(socket)) })
-	require.NoError(t, syscall.Bind(socket, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}))
+	if shared {
+		require.NoError(t, syscall.SetsockoptInt(socket, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1))
+	}
+	if err := syscall.Bind(socket, &syscall.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		return 0, err
+	}
 	addr, err := syscall.Getsockname(socket)
 	require.NoError(t, err)
-	return fmt.Sprint("127.0.0.1:", addr.(*syscall.SockaddrInet4).Port)
+	return addr.(*syscall.SockaddrInet4).Port, nil
 }
 
 // Connect returns a client of the server at addr that ends with the test.

@@ -269,17 +269,3 @@ func TestBadArgumentsAreErrorsAndTakeNothing(t *testing.T) {
 		e.Allowed(t, 3, 0, ok)
 	})
 }
-
-// TestBlockNeedsTokensToDeny: its error says what a policy without them lacks.
-func TestBlockNeedsTokensToDeny(t *testing.T) {
-	t.Parallel()
-	l := testkit.NewLocal(t)
-	for limit, want := range map[ginlimit.Limit]string{
-		ginlimit.InFlight(3): "there are only requests in flight; give the policy a rate too",
-		ginlimit.Unlimited(): "unlimited is never counted, so it has no bucket to block",
-	} {
-		err := testkit.NewPolicy(t, l, limit.String(), limit).Block(t.Context(), "alice", time.Hour)
-		require.ErrorIs(t, err, ginlimit.ErrInvalidArgument)
-		require.ErrorContains(t, err, want)
-	}
-}

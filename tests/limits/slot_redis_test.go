@@ -134,7 +134,7 @@ func TestSlotsWhileRedisIsLost(t *testing.T) {
 	again := testkit.Reserve(t, p)
 	require.True(t, again.Result().Allowed)
 
-	testkit.LaunchRedis(t, addr)
+	require.NotNil(t, testkit.LaunchRedis(t, addr))
 	// It is told of the two, though it knew only of one that has ended.
 	var others []*ginlimit.Reservation
 	require.Eventually(t, func() bool {
