@@ -11,14 +11,11 @@ import (
 
 	"github.com/gin-gonic/gin"
 	"github.com/redis/go-redis/v9"
-	lua "github.com/yuin/gopher-lua"
 )
 
 // Main runs the tests of a package. Its TestMain calls it and returns.
 func Main(m *testing.M) {
-	// miniredis makes a Lua state for every script that it runs. One of 32 KiB holds what any of these scripts needs.
-	debug.SetGCPercent(400)
-	lua.RegistrySize, lua.CallStackSize = 2048, 64
+	debug.SetGCPercent(400) // miniredis makes a Lua state for every script that it runs
 	gin.SetMode(gin.TestMode)
 	redis.SetLogger(quiet{}) // servers are stopped on purpose
 	os.Exit(m.Run())
