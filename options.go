@@ -224,8 +224,9 @@ func WithFailureMode(f FailureMode) Option {
 
 // WithLease lets this process take tokens of a busy key ahead, and admit from them for up to d without asking
 // Redis. The default is 0, none; the most is a day, but more than a second is unwise. A token bucket then
-// admits less at once: what it regains in 2d, at most half of its burst, is kept for leases. A client that finds no tokens left is denied for about d/2. Source is [FromLease], and
-// Remaining is what this process holds. docs/guide.md lists the requests without leases.
+// admits less at once: what it regains in 2d, at most half of its burst, is kept for leases. A client that
+// finds no tokens left is denied for about d/2. Source is [FromLease], and Remaining is what this process
+// holds. docs/guide.md lists the requests without leases.
 func WithLease(d time.Duration) Option {
 	return setting{"WithLease", func(c *config) {
 		if c.require(0 <= d && d <= maxTimeout, "WithLease(%s): want 0 to %s", d, maxTimeout) {

@@ -63,8 +63,8 @@ type policyState struct {
 // has already is one, and so is the 65,537th policy.
 //
 // A policy of the same name in another process, or after a restart, shares the buckets of limits of the same
-// period and algorithm. So a changed Rate or Burst keeps the bucket: missing tokens come back no sooner than
-// before. A changed window keeps what it has counted.
+// period and algorithm. So a changed Rate or Burst keeps the bucket: missing tokens take as long to come
+// back as before. A changed window keeps what it has counted.
 func (l *Limiter) Policy(name string, opts ...PolicyOption) (*Policy, error) {
 	if l == nil || l.engine == nil {
 		return nil, errNotMade

@@ -142,8 +142,7 @@ func (c *Collector) Observe(_ context.Context, e ginlimit.Event) {
 
 // Watch adds limiters whose [ginlimit.Limiter.Stats] are read. The figures of several are summed, but
 // of Replicas the largest is reported. A closed limiter's counters and memory stay, so watch limiters
-// that live as long as the process. A limiter that is watched already, and
-// a nil one, change nothing.
+// that live as long as the process. A limiter that is watched already, and a nil one, change nothing.
 func (c *Collector) Watch(limiters ...*ginlimit.Limiter) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
