@@ -106,7 +106,7 @@ func (l *Limiter) Overrides(ctx context.Context) ([]Override, error) {
 // PolicyInfo is a policy as some processes serve it.
 type PolicyInfo struct {
 	Name      string
-	Limits    []Limit   // without those of [WithLimitFunc]; nil if their time zone is not known here
+	Limits    []Limit   // without [WithLimitFunc]'s; nil if their time zone is not known here
 	Key       string    // the kind of its key: "ByClientIP", "ByHeader", or the name of the application's function
 	Headers   Headers   // of [WithHeaders]
 	Options   []string  // the names of its other options; defaults, WithKeySecret and WithoutOverrides too

@@ -201,7 +201,7 @@ func WithHeaders(h Headers) Option {
 	}}
 }
 
-// WithHeaderFunc sets further headers, after those of [WithHeaders]. f gets a Result for each limit of the
+// WithHeaderFunc sets further headers, after [WithHeaders]'. f gets a Result for each limit of the
 // policy, in the order given, for every decision that headers report. If several policies allow a request,
 // every f is called, the one closest to exhaustion last; on a denial only the answering policy's.
 func WithHeaderFunc(f func(http.Header, []Result)) Option {

@@ -116,7 +116,7 @@ func checkCharges(charges []Charge) error {
 			switch {
 			case !before.Policy.made():
 			case before.Policy.limiter != c.Policy.limiter:
-				fault(invalid("the policy is of another limiter than that of charge %d", j+1))
+				fault(invalid("the policy is of another limiter than charge %d's", j+1))
 			case before.keys() == c.keys():
 				fault(invalid("it has the keys of charge %d; make them one charge", j+1))
 			}

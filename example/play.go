@@ -41,7 +41,7 @@ type lane struct {
 // seen is what a process knows of each algorithm's tokens.
 type seen [len(algorithms)]tokens
 
-// tokens are those of one client. Times are in milliseconds.
+// tokens are one client's. Times are in milliseconds.
 type tokens struct {
 	Limit     int     `json:"limit"`     // this process gives so many at once
 	PerSecond float64 `json:"perSecond"` // come back, on average

@@ -97,7 +97,7 @@ func WithMeterProvider(provider metric.MeterProvider) Option {
 
 // New returns an observer of nothing yet: give [Observer.Observe] to limiters, and limiters to [Observer.Watch].
 //
-// The error joins those of the meter provider.
+// The error joins the meter provider's errors.
 func New(opts ...Option) (*Observer, error) {
 	c := config{meters: otel.GetMeterProvider()}
 	for _, opt := range opts {

@@ -66,7 +66,7 @@ func NewText(secret []byte) Text {
 //
 // The text is a hash if the key is longer than 64 bytes, begins as a hash does, or holds a brace or
 // anything but printable ASCII. With a secret it is always a hash, made with the secret. If the
-// prefix is a policy's, which ends in a separator, the key is escaped: the text is that of [Join]
+// prefix is a policy's, which ends in a separator, the key is escaped: the text is as of [Join]
 // of the policy's name and the key.
 func (t Text) Append(dst []byte, prefix, key string) []byte {
 	start := len(dst)

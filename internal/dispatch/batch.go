@@ -13,7 +13,7 @@ import (
 type Batch struct {
 	Groups []*Group // in the order of their first calls
 
-	ctx           *Borrowed  // of the transport, with the values of one caller: that of the first call
+	ctx           *Borrowed  // of the transport, with the values of the first call's caller
 	spareContexts []Borrowed // contexts of further batches
 	calls         []*Call
 	newest        map[uint64]*Group // by the hash of a key: the group that a further call may join

@@ -29,7 +29,7 @@ const (
 //
 // A call has failed if the server answers nobody, and answered if it answers in time. The prober
 // calls found when a probe was answered in time. Failures that may have one cause count as one, as
-// when a proxy cuts all connections: those of calls that were in flight when another one failed,
+// when a proxy cuts all connections: the failures of calls in flight when another one failed,
 // however late they are noticed, and those soon after it.
 type breaker struct {
 	state    breakerState

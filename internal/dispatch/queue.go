@@ -5,7 +5,7 @@ import "slices"
 const (
 	// MaxQueue is how many calls may wait for a batch; further ones fail.
 	MaxQueue = 1 << 14
-	// A batch takes its share of the queue, but at least and at most so many calls.
+	// A batch takes its share of the queue, from minCalls to maxCalls calls.
 	minCalls, maxCalls = 128, 1024
 )
 
@@ -40,8 +40,7 @@ func (q *queue) abandon(c *Call) {
 	}
 }
 
-// fill moves the oldest calls into an empty batch. The batch gets its share of the queue if the
-// whole queue leaves in so many batches. Calls whose callers have left, or are about to leave, are
+// fill moves the oldest calls into an empty batch, whose share of the queue is one of batches. Calls whose callers have left, or are about to leave, are
 // dropped.
 func (q *queue) fill(b *Batch, batches int) {
 	for len(b.calls) == 0 && len(q.calls) > 0 {

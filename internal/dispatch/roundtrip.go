@@ -19,7 +19,7 @@ type roundTrip struct {
 	measured int           // batches, up to minMeasured
 }
 
-// measure notes how long an answered batch of so many calls took.
+// measure notes how long an answered batch took, and its number of calls.
 func (r *roundTrip) measure(took time.Duration, calls int) {
 	switch took = max(1, took); {
 	case calls > maxMeasured:

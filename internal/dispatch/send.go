@@ -79,7 +79,7 @@ func (d *Dispatcher) deliver(within *sharedDeadline, b *Batch) {
 	err = d.send(b.ctx, b)
 }
 
-// send has the transport send a batch, and gives all its calls an error if that does not return.
+// send sends a batch by the transport, and gives all its calls an error if that does not return.
 func (d *Dispatcher) send(ctx context.Context, b *Batch) (err error) {
 	done := false
 	defer func() {

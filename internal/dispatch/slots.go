@@ -104,7 +104,7 @@ func (s *slots) expire(now time.Time, timeout time.Duration) (sentAt time.Time, 
 	return sentAt, late
 }
 
-// answered notes that a batch of so many calls was answered.
+// answered notes how long an answered batch took, and its number of calls.
 func (s *slots) answered(took time.Duration, calls int) {
 	s.healthy = true
 	s.roundTrip.measure(took, calls)

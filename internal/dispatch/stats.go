@@ -11,7 +11,7 @@ type Stats struct {
 	Transitions    map[Transition]uint64
 }
 
-// sent counts a batch of so many calls.
+// sent counts a batch and its calls.
 func (s *Stats) sent(calls int) {
 	s.Batches++
 	s.Calls += uint64(calls)

@@ -61,7 +61,7 @@ func (g *Group) admits(c *Call) bool {
 	return t.all[i] == c.Op.Tenant
 }
 
-// begin makes the tenants those of the first call.
+// begin begins with the first call's tenant, if it has one.
 func (t *tenants) begin(c *Call) {
 	t.all, t.found = t.all[:0], t.found[:0]
 	clear(t.index)

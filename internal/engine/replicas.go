@@ -38,7 +38,7 @@ type replica struct {
 	counts  []int64              // the newest ones that Redis returned, at most replicaCounts
 }
 
-// attempts are those of an engine to take the slot of its replica. The replica's mutex guards them.
+// attempts are an engine's attempts to take the slot of its replica. The replica's mutex guards them.
 type attempts struct {
 	number int64
 	late   bool // Redis has not answered the last one, and may still grant it

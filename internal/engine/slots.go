@@ -116,7 +116,7 @@ func (e *Engine) endAttempt(c *dispatch.Call, answer *Answer, err error) {
 }
 
 // report reports to Redis which slots this process holds. Redis forgets the slots of a dropped engine by
-// expiry, as those of a process that has ended.
+// expiry, as it forgets an ended process' slots.
 func (e *Engine) report(ctx context.Context, updates []inflight.Update) (reached []bool) {
 	if e.dropped.Load() {
 		return nil

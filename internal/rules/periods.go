@@ -19,7 +19,7 @@ func calendarBucket(rule calendar.Rule, n int64, at time.Time) (b bucket.Bucket,
 	return b, start.UnixMilli(), ok
 }
 
-// holdPeriod has the set hold for the present period of a calendar, at most.
+// holdPeriod limits the set to the present period of a calendar, at most.
 func (s *Set) holdPeriod(rule calendar.Rule) {
 	start, end := rule.Period(time.Now())
 	s.holdUntil(start.UnixMilli(), end.UnixMilli())

@@ -71,7 +71,7 @@ func (s *Set) AddCalendar(rule calendar.Rule, n int64) bool {
 	return true
 }
 
-// Prohibit has the set deny everything. The rule is the calendar of the limit that does, or zero.
+// Prohibit makes the set deny everything. The rule is the calendar of the limit that does, or zero.
 func (s *Set) Prohibit(rule calendar.Rule) {
 	s.prohibits, s.prohibited = true, rule
 	if rule != (calendar.Rule{}) {

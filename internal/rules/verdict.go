@@ -300,7 +300,7 @@ func (s *Set) ResetAfter(limit int, states []bucket.State) time.Duration {
 	return duration(s.resources[limit].ResetAfter(states[limit]))
 }
 
-// Regain returns how long it takes until so many tokens more are there: as a token bucket regains them, or
+// Regain returns how long it takes until ahead more tokens are there: as a token bucket regains them, or
 // a window for each time that it is used up, if others take some of its tokens before n are taken.
 func (s *Set) Regain(ahead, others, n int64) (d time.Duration) {
 	for i := range s.resources[:s.limits] {

@@ -99,7 +99,7 @@ var testsOf = map[string][]stage{
 	"wire":       {wireTests, engineTests, shares},
 }
 
-// testsOfScripts are those of each script.
+// testsOfScripts are the tests of each script.
 var testsOfScripts = map[string][]stage{
 	"script.lua":                         bucketScripts(tokens),
 	"internal/wire/lua/kind/token.lua":   bucketScripts(tokens),
