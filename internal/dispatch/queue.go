@@ -40,8 +40,8 @@ func (q *queue) abandon(c *Call) {
 	}
 }
 
-// fill moves the oldest calls into an empty batch, whose share of the queue is one of batches. Calls whose callers have left, or are about to leave, are
-// dropped.
+// fill moves the oldest calls into an empty batch, whose share is the queue divided by batches. Calls
+// whose callers have left, or are about to leave, are dropped.
 func (q *queue) fill(b *Batch, batches int) {
 	for len(b.calls) == 0 && len(q.calls) > 0 {
 		n := min(len(q.calls), max(minCalls, len(q.calls)/batches), maxCalls)
