@@ -291,7 +291,7 @@ func (p *Policy) Block(ctx context.Context, client string, d time.Duration) erro
 }
 
 // Reset fills a client's buckets, and ends a block and a ban. Slots stay taken until their requests end.
-// Reservations made before it, or in Redis within two timeouts after it, give nothing back. For a policy
+// Tokens taken before it, or in Redis within two timeouts after it, are not given back later. For a policy
 // [WithShares] it resets all tenants, or one tenant by [Policy.Share]; either voids what any tenant took
 // before. If Redis is down it returns [ErrUnavailable], having reset only this process.
 func (p *Policy) Reset(ctx context.Context, client string) error {

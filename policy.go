@@ -290,7 +290,7 @@ type policyLimits struct {
 }
 
 // newLimits returns limits as a policy counts them, and every error in them. A client's own limits have the
-// policy's slots unless they name others; those of With are no more. In this process alone nothing is leased.
+// policy's slots unless they name others; With gives no more slots. In this process alone nothing is leased.
 func (c *countConfig) newLimits(name string, limits []Limit, slots int, local bool) (*policyLimits, error) {
 	s, err := newLimitSet(limits)
 	s.name = name
