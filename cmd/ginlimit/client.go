@@ -4,13 +4,11 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"regexp"
+	"maps"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
 	"github.com/ginlimit/ginlimit"
@@ -188,15 +186,15 @@ func (t *tool) slots() *cobra.Command {
 			if t.prefix != "" {
 				key = t.prefix + ":" + key
 			}
-			value, err := s.rdb.Get(ctx, key).Result()
-			if err != nil && err != redis.Nil {
+			entries, err := s.rdb.HGetAll(ctx, key).Result()
+			if err != nil {
 				return err
 			}
 			ttl, err := s.rdb.PTTL(ctx, key).Result()
 			if err != nil {
 				return err
 			}
-			list := holders(value, ttl)
+			list := holders(entries, ttl)
 			return t.print(list, func(w io.Writer) {
 				row(w, "PROCESS", "SLOTS")
 				for _, h := range list {
@@ -207,28 +205,18 @@ func (t *tool) slots() *cobra.Command {
 	}
 }
 
-var (
-	oneHolder  = regexp.MustCompile(`^(P\w+) \d+ (\d+) ([\d,]*)$`)
-	manyEnds   = regexp.MustCompile(`^(\d+) \d+ \d+`)
-	allHolders = regexp.MustCompile(` (P\w+) \d+ \d+ (\d+) (\d+) [\d,]* *;`)
-)
-
-// holders reads the value of a client's slots, with its TTL. internal/wire/lua/slots.lua documents it.
-func holders(value string, ttl time.Duration) []holder {
-	list := []holder{}
-	if m := oneHolder.FindStringSubmatch(value); m != nil {
-		n, _ := strconv.Atoi(m[2])
-		return append(list, holder{m[1], n + strings.Count(m[3], ",")})
-	}
-	var now int64
-	if m := manyEnds.FindStringSubmatch(value); m != nil {
-		now, _ = strconv.ParseInt(m[1], 10, 64)
+// holders reads a client's slots, with their TTL, by name. internal/wire/lua/slots.lua documents the entries.
+func holders(entries map[string]string, ttl time.Duration) []holder {
+	var now, known, held, all, until int64
+	if _, err := fmt.Sscan(entries["all"], &now); err == nil { // until then the key lasts
 		now -= ttl.Milliseconds()
 	}
-	for _, m := range allHolders.FindAllStringSubmatch(value, -1) {
-		n, _ := strconv.Atoi(m[2])
-		if until, _ := strconv.ParseInt(m[3], 10, 64); n > 0 && until > now {
-			list = append(list, holder{m[1], n})
+	delete(entries, "all")
+	list := []holder{}
+	for _, process := range slices.Sorted(maps.Keys(entries)) {
+		_, err := fmt.Sscan(entries[process], &known, &held, &all, &until)
+		if err == nil && all > 0 && until > now {
+			list = append(list, holder{process, int(all)})
 		}
 	}
 	return list

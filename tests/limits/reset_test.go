@@ -42,10 +42,10 @@ func resetHealsSlots(t *testing.T, rdb *redis.Client) {
 			spoil func() error
 			free  int
 		}{
-			{"no expiry", func() error { return rdb.Set(t.Context(), key, "PX 1 3 ", 0).Err() }, 1},
-			{"no expiry, several", func() error {
-				return rdb.Set(t.Context(), key, "9000 9000 3 PX 1 1 1 9000 ; PY 1 2 2 9000 ;", 0).Err()
+			{"no expiry", func() error {
+				return rdb.HSet(t.Context(), key, "all", "9000 9000 3 2", "PX", "1 1 1 9000 ", "PY", "1 2 2 9000 ").Err()
 			}, 1},
+			{"others' fields", func() error { return rdb.HSet(t.Context(), key, "what", "9000 9000 3 2").Err() }, 4},
 			{"another type", func() error { return rdb.LPush(t.Context(), key, "what").Err() }, 4},
 			{"another value", func() error { return rdb.Set(t.Context(), key, "what", time.Minute).Err() }, 4},
 		} {
@@ -57,9 +57,11 @@ func resetHealsSlots(t *testing.T, rdb *redis.Client) {
 			require.NoError(t, err, c.what)
 			require.Equal(t, c.free, rows[0].Remaining, c.what)
 		}
-		require.NoError(t, rdb.Set(t.Context(), key, "PX 1 3 ", time.Second).Err())
+		held := map[string]string{"all": "9000 9000 3 1", "PX": "1 3 3 9000 "}
+		require.NoError(t, rdb.HSet(t.Context(), key, held).Err())
+		require.NoError(t, rdb.PExpire(t.Context(), key, time.Second).Err())
 		require.NoError(t, p.Reset(t.Context(), "alice"))
-		require.Equal(t, "PX 1 3 ", rdb.Get(t.Context(), key).Val(), "slots that are held stay")
+		require.Equal(t, held, rdb.HGetAll(t.Context(), key).Val(), "slots that are held stay")
 		require.LessOrEqual(t, rdb.PTTL(t.Context(), key).Val(), time.Second)
 	}
 }

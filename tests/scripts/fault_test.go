@@ -52,7 +52,7 @@ func (s *scriptKeys) refuse(key string, commands ...string) {
 func (s *scriptKeys) noFault() { s.mini.Server().SetPreHook(nil) }
 
 // needMemory are the commands of scripts that fail where memory is full.
-var needMemory = []string{"SET", "SETRANGE", "INCRBY", "RPUSH", "LSET"}
+var needMemory = []string{"SET", "HSET", "INCRBY", "RPUSH", "LSET"}
 
 // faultKinds are buckets and windows of 7 tokens, by the script and what it is told of the limit.
 func faultKinds(t *testing.T) map[string]*scriptKeys {

@@ -78,8 +78,13 @@ func (s *scriptKeys) together(t *testing.T, verb string, n, charges int, key str
 func (s *scriptKeys) state(t *testing.T, key string) string {
 	p, ctx := s.rdb.Pipeline(), t.Context()
 	kind, ttl, list, text := p.Type(ctx, key), p.PTTL(ctx, key), p.LRange(ctx, key, 0, -1), p.Get(ctx, key)
-	if _ = testkit.Err(p.Exec(ctx)); testkit.Must(kind.Result()) == "list" { // one of both is of another type
+	hash := p.HGetAll(ctx, key)
+	_ = testkit.Err(p.Exec(ctx)) // all but one are of another type
+	switch testkit.Must(kind.Result()) {
+	case "list":
 		return fmt.Sprint(list.Val(), ttl.Val())
+	case "hash":
+		return fmt.Sprint(hash.Val(), ttl.Val())
 	}
 	return fmt.Sprintf("%q %s", text.Val(), ttl.Val())
 }

@@ -67,8 +67,8 @@ func simNodeAt(addr string) (index int) {
 
 // simWrites are the commands of scripts that write, and simReads those that read. Of all the first arguments are keys.
 var (
-	simWrites = []string{"SET", "SETRANGE", "DEL", "PEXPIRE", "INCRBY", "RPUSH", "LSET", "LTRIM"}
-	simReads  = []string{"GET", "PTTL", "LRANGE", "LINDEX", "LLEN"}
+	simWrites = []string{"SET", "HSET", "HDEL", "DEL", "PEXPIRE", "INCRBY", "RPUSH", "LSET", "LTRIM"}
+	simReads  = []string{"GET", "HMGET", "HSCAN", "PTTL", "LRANGE", "LINDEX", "LLEN"}
 )
 
 // intercept sees each command before the server does, and reports whether it was answered. A script's own commands come

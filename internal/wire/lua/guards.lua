@@ -46,6 +46,7 @@
 -- Times are milliseconds since the key was made; the TTL gives the current time. Without the key no
 -- process has a turn, so expiry loses nothing but an order.
 
+local find, sub = string.find, string.sub
 local k = ARGV[#ARGV] + 0
 local n = ARGV[2] + 0
 local at, limits = (n > 0 and 3 or 4) * k + 3, {unpack(KEYS, 1, k)}
@@ -199,8 +200,6 @@ for _, s in ipairs(slots) do
     end
     s.later, s.count = s.later .. table.concat(granted), s.count + #granted
     writeSlots(s.key, process, s)
-  elseif budget == 0 then -- else the next calls would remove the same entries
-    pcall(writeSlots, s.key, process, s)
   end
 end
 

@@ -22,19 +22,8 @@ local function unlocked(key)
 end
 
 for i, key in ipairs(KEYS) do
-  local ended, held, doubt = ARGV[3 * i - 1], ARGV[3 * i], ARGV[3 * i + 1]
-  -- The usual case: no other process has slots, and Redis already has this report.
-  local plain = ARGV[1] .. ' ' .. ended .. ' ' .. held .. ' '
-  local write, s
-  if held ~= '0' and try('GET', key) == plain and call('PTTL', key) ~= -1 then
-    write = function() call('SET', key, plain, 'PX', life) end
-  else
-    local known
-    known, s = pcall(readSlots, key, ARGV[1], ended + 0, held + 0)
-    if known then write = function() writeSlots(key, ARGV[1], s, doubt == '1') end end
-  end
-  if write and not pcall(write) and not (unlocked(key) and pcall(write)) then
-    failed[#failed + 1] = i
-  end
+  local known, s = pcall(readSlots, key, ARGV[1], ARGV[3 * i - 1] + 0, ARGV[3 * i] + 0)
+  local function write() writeSlots(key, ARGV[1], s, ARGV[3 * i + 1] == '1') end
+  if known and not pcall(write) and not (unlocked(key) and pcall(write)) then failed[#failed + 1] = i end
 end
 return failed

@@ -7,112 +7,85 @@
 -- granted is kept by its number until the process reports that it has ended. An attempt that has
 -- already ended is late: nobody waits for it, so it takes nothing.
 --
--- State: one string key.
---   value  if one process holds slots: its name; the number up to which its attempts have ended;
---          the slots that these hold; and the numbers of later attempts that hold a slot, each
---          followed by a comma.
---          Else: when the key expires; a time until which the slots of every process count; all
---          slots; a period if who reported last comes last, so that the first one's slots end first,
---          or ~ if the processes are in any order; then for each process its name, the two numbers as
---          above, all its slots, until when it holds them, the later attempts, and spaces if they were
---          more before: in a long list, a report that is no longer than the last one is written in place
---   TTL    milliseconds until no process holds a slot
--- Times are milliseconds since the key was made; the TTL gives the current time. A process holds
--- its slots for life after its last report, so a dead process' slots become free. A missing key
--- means that nobody holds a slot, so expiry loses nothing.
+-- State: one hash key.
+--   all      when the key expires; a time until which the slots of every process count; all slots;
+--            how many processes there are; and, while the entries are walked for those that have
+--            ended, the cursor of HSCAN and the first end seen
+--   process  by its name: the number up to which its attempts have ended; the slots that these hold;
+--            all its slots; until when it holds them; and the numbers of later attempts that hold a
+--            slot, each followed by a comma
+--   TTL      milliseconds until no process holds a slot
+-- Times are milliseconds since the key was made, or since a process was alone; the TTL gives the
+-- current time. A process holds its slots for life after its last report, so a dead process' slots
+-- become free. A missing key means that nobody holds a slot, so expiry loses nothing.
 
-local byte, find, sub = string.byte, string.find, string.sub
-local gmatch, gsub, rep = string.gmatch, string.gsub, string.rep
-local shortest, longest = 1024, 24576 -- bytes of a list of processes that is written in place
-local maxSpare = 64 -- spaces in an entry of such a list, which was longer before
+local gmatch, gsub = string.gmatch, string.gsub
 
--- budget is how many more entries of processes that report no more this script removes. The next one
--- removes the others: until then they count.
+-- budget is about how many more entries this script looks at for those that have ended. The next one
+-- looks at the others: until then they count.
 local budget = 256
 
--- inOrder returns a list in which the slots that end first come first.
-local function inOrder(list)
-  local all, ends, place = {}, {}, {}
-  for entry, stop in gmatch(list, '( %S+ %d+ %d+ %d+ (%d+) [%d,]* *;)') do
-    all[#all + 1] = entry
-    ends[entry], place[entry] = stop + 0, #all
+-- sums returns the entry all. own is the slots of the process itself, and processes how many there are.
+local function sums(s, ends, own, processes)
+  return format('%d %d %d %d%s', ends, s.first, s.others + own, processes, s.walk)
+end
+
+-- removeEnded removes processes that have ended from a key, as far as the budget goes, and returns
+-- whether one is named process.
+local function removeEnded(key, s, process, cursor, low)
+  if cursor == '' then cursor, low = '0', s.now + life end
+  local step, gone, removed = call('HSCAN', key, cursor, 'COUNT', budget), {}, false
+  local entries = step[2]
+  for i = 1, #entries, 2 do
+    if entries[i] ~= 'all' then
+      local slots, stop = match(entries[i + 1], '^%d+ %d+ (%d+) (%d+) [%d,]*$')
+      if not slots then error('the value is not slots') end
+      if stop - s.now > 0 then low = min(low, stop + 0) else gone[entries[i]] = slots end
+    end
   end
-  table.sort(all, function(a, b)
-    if ends[a] ~= ends[b] then return ends[a] < ends[b] end
-    return place[a] < place[b]
-  end)
-  return table.concat(all)
+  budget = budget - #entries / 2
+  if step[1] == '0' then s.first, s.walk = low + 0, '' else s.walk = format(' %s %d', step[1], low) end
+  for name, slots in pairs(gone) do
+    call('HDEL', key, name)
+    s.others, s.processes = s.others - slots, s.processes - 1
+    removed = removed or name == process
+  end
+  try('HSET', key, 'all', sums(s, s.ends, 0, s.processes)) -- where memory is full, HDEL has come before
+  return removed
 end
 
 -- readSlots reads the slots of one process and of the others. The process' attempts up to number
 -- ended have ended, and hold held slots. Its own report counts if Redis does not know the process,
--- or has had no report from it for life. The key's value may be known, or else nil. The entries of
--- the other processes stay in list: from byte from to byte to, and from byte after on. Copying
--- strings costs Lua time for each byte, and the list of many processes is long.
-local function readSlots(key, process, ended, held, value)
+-- or has had no report from it for life. The two entries may be known, or else nil.
+local function readSlots(key, process, ended, held, entries)
   local s = {
-    ended = ended, held = held, later = '', count = 0, others = 0,
-    list = '', from = 1, to = 0, after = 1, ttl = 0, head = 0, order = '.'
+    ended = ended, held = held, later = '', count = 0,
+    others = 0, processes = 0, ends = 0, now = 0, first = 0, ttl = 0, walk = ''
   }
-  if value == nil or type(value) == 'table' then value = call('GET', key) end
-  if not value then return s end
-  local ttl = call('PTTL', key)
+  if not entries or entries.err then entries = call('HMGET', key, 'all', process) end
+  local ttl, own = call('PTTL', key), entries[2]
+  if ttl == -2 then return s end
   if ttl == -1 then error('the key has no expiry, so it has no slots') end
-  if ttl <= 0 then return s end
+  local ends, first, total, processes, cursor, low =
+    match(entries[1] or '', '^(%d+) (%d+) (%d+) (%d+) ?(%d*) ?(%d*)$')
+  if not ends then error('the value is not slots') end
+  if ttl == 0 then
+    call('DEL', key)
+    return s
+  end
   if ttl > life + 0 then -- Redis' clock was set back: no report is valid for longer
     ttl = life + 0
-    try('SET', key, value, 'PX', life)
+    call('PEXPIRE', key, life)
   end
-  local ends, first, total, order, from = match(value, '^(%d+) (%d+) (%d+)([.~]?)()')
-  local head = (from or 1) - 1
-  local known, kept, all, later
-  if not ends then -- a single process
-    local name, number, of, at = match(value, '^(P%w+) (%d+) (%d+) ()')
-    later = name and sub(value, at)
-    if not name or find(later, '[^%d,]') or find(later, '%d$') then
-      error('the value is not slots')
-    end
-    local _, count = gsub(later, ',', ',')
-    total, ends, first, from = of + count, ttl, ttl, 1
-    if name == process then
-      known, kept, all, value = number, of, total, ''
-    else
-      value = format(' %s %s %s %d %d %s;', name, number, of, total, ttl, later)
-    end
-  end
-  local now = ends - ttl
-  if order == '~' and (first - now <= 0 or #value > longest) then
-    value = inOrder(sub(value, from))
-    from, order, head = 1, '.', 0
-  end
-  if first - now <= 0 then head = 0 end -- written anew
-  while first - now <= 0 and from <= #value and budget > 0 do -- the first entry ends first
-    local slots, stop, after = match(value, '^ %S+ %d+ %d+ (%d+) (%d+) [%d,]* *;()', from)
-    if not slots then error('the value is not slots') end
-    if stop - now > 0 then
-      first = stop
-    else
-      total, from, budget = total - slots, after, budget - 1
-    end
-  end
-  s.ends, s.now, s.ttl, s.first, s.others = ends, now, ttl, first + 0, total + 0
-  s.list, s.from, s.after, s.head, s.order = value, from, from, head, order
-  local at = not known and find(value, process .. ' ', from, true)
-  while at and byte(value, at - 1) ~= 32 do -- the end of another name
-    at = find(value, process .. ' ', at + 1, true)
-  end
-  if at then
-    local begins, stop, last
-    at, begins, known, kept, all, stop = find(value, '^ %S+ (%d+) (%d+) (%d+) (%d+) ', at - 1)
-    last = find(value, ';', begins, true)
-    later, s.to, s.after = match(sub(value, begins + 1, last - 1), '^([%d,]*) *$'), at - 1, last + 1
-    if not later then error('the value is not slots') end
-    s.others = total - all
-    if stop - now <= 0 then return s end
-  elseif known then
-    s.others = 0
-  end
-  if not known then return s end
+  s.found, s.ttl, s.ends, s.now = true, ttl, ends + 0, ends - ttl
+  s.first, s.others, s.processes = first + 0, total + 0, processes + 0
+  if cursor ~= '' then s.walk = ' ' .. cursor .. ' ' .. low end
+  if s.first <= s.now and budget > 0 and removeEnded(key, s, process, cursor, low) then own = nil end
+  if not own then return s end
+  local known, kept, all, stop, later = match(own, '^(%d+) (%d+) (%d+) (%d+) ([%d,]*)$')
+  if not known then error('the value is not slots') end
+  s.known, s.others, s.processes = true, s.others - all, s.processes - 1
+  if stop - s.now <= 0 then return s end
   known = known + 0
   s.later, s.count = later, all - kept
   if ended > known then -- later attempts may have ended since
@@ -133,27 +106,20 @@ end
 -- kept while a late attempt of it may still come: doubt.
 local function writeSlots(key, process, s, doubt)
   local all = s.held + s.count
-  local alone = s.from > s.to and s.after > #s.list
-  if (all > 0 or doubt) and alone then
-    call('SET', key, format('%s %d %d %s', process, s.ended, s.held, s.later), 'PX', life)
-  elseif all > 0 or doubt then
+  local function entry(stop) return format('%d %d %d %d %s', s.ended, s.held, all, stop, s.later) end
+  if all > 0 or doubt then
     local ends = s.now + life
-    local own = format(' %s %d %d %d %d %s', process, s.ended, s.held, all, ends, s.later)
-    local head = format('%d %d %d', ends, s.first or ends, s.others + all)
-    local spare = s.after - s.to - 2 - #own
-    if #s.list >= shortest and #s.list <= longest and #head + 1 == s.head and spare >= 0 and spare <= maxSpare then
-      call('SETRANGE', key, 0, head .. '~')
-      call('SETRANGE', key, s.to, own .. rep(' ', spare) .. ';')
+    if s.processes > 0 and
+      call('HSET', key, 'all', sums(s, ends, all, s.processes + 1), process, entry(ends)) < 2 then
       call('PEXPIRE', key, expiry(key, s.ttl, life))
-    else
-      head = head .. (s.order == '~' and '~' or '.')
-      call('SET', key, head .. sub(s.list, s.from, s.to) .. sub(s.list, s.after) .. own .. ';', 'PX',
-        expiry(key, s.ttl, life))
+    else -- the process is alone, or the key has expired since it was read
+      call('HSET', key, 'all', format('%s %s %d 1', life, life, all), process, entry(life))
+      call('PEXPIRE', key, life)
     end
-  elseif not alone then
-    call('SET', key, format('%s %d %d%s', s.ends, s.first, s.others, s.order == '~' and '~' or '.') ..
-      sub(s.list, s.from, s.to) .. sub(s.list, s.after), 'PX', expiry(key, s.ttl, s.ttl))
-  elseif s.ends then
+  elseif s.processes == 0 then
+    if s.found then call('DEL', key) end
+  elseif s.known and call('HDEL', key, process) == 1 and
+    call('HSET', key, 'all', sums(s, s.ends, 0, s.processes)) == 1 then -- it has expired since
     call('DEL', key)
   end
 end

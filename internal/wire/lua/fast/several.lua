@@ -15,7 +15,7 @@
 if (guarded or #KEYS > 1) and ARGV[1] == 'take' then
   local n, charges, plain = ARGV[2] + 0, ARGV[3] + 0, true
   local values, levels, taken = {0, 0, 0}, {0, 0, 0}, {0, 0, 0} -- taken: units of one charge
-  local k, at, ban, slots, used = #KEYS, nil, nil, 0, guarded and {0, 0, 0}
+  local k, at, ban, slots, used, with = #KEYS, nil, nil, 0, guarded and {0, 0, 0}, guarded and {}
   if guarded then
     k = ARGV[#ARGV] + 0
     at = (n > 0 and 3 or 4) * k + 3
@@ -30,23 +30,42 @@ if (guarded or #KEYS > 1) and ARGV[1] == 'take' then
       last = last - slots
       for j = 1, slots do plain = plain and not try('GET', KEYS[last + j]) end
     end
-    for j = 1, plain and slots or 0 do -- slots, if no other process has one
-      local of = at + 4 * j + 1
+    for j = 1, plain and slots or 0 do -- slots, if no process has ended
+      local of, key = at + 4 * j + 1, KEYS[last - slots + j]
       local ended, held = ARGV[of], ARGV[of + 1] + 0
-      plain = held < ARGV[of - 1] + 0
-      local value = try('GET', KEYS[last - slots + j])
-      found[j] = value -- a long one takes Redis time to read
-      if value then
-        local process, known, kept, later = match(value, '^(%S+) (%d+) (%d+) (%d*),?$')
-        plain = plain and process == ARGV[at + 2] and ended - known >= 0
-        if plain and ended == known then -- the attempt may be repeated
-          plain = kept - held >= 0 and (later == '' or later .. ',' == ARGV[of + 2])
-        elseif plain then -- the later attempt must have ended since
-          plain = later == '' or ended - later >= 0
+      local entries = try('HMGET', key, 'all', ARGV[at + 2])
+      found[j] = entries
+      local head, own, others = entries[1], entries[2], 0
+      if head then
+        local ends, first, all, processes = match(head, '^(%d+) (%d+) (%d+) (%d+)$')
+        plain = ends ~= nil
+        if plain and own then
+          local known, kept, slots, later = match(own, '^(%d+) (%d+) (%d+) %d+ (%d*),?$')
+          plain = known and ended - known >= 0
+          if plain and ended == known then -- the attempt may be repeated
+            plain = kept - held >= 0 and (later == '' or later .. ',' == ARGV[of + 2])
+          elseif plain then -- the later attempt must have ended since
+            plain = later == '' or ended - later >= 0
+          end
+          others = plain and all - slots
+        elseif plain then
+          others, processes = all + 0, processes + 1
         end
+        if plain and processes + 0 > 1 then
+          local ttl = call('PTTL', key)
+          local now = ends - ttl
+          plain = ttl > 0 and ttl <= life + 0 and first - now > 0
+          with[j] = {now + life, first, processes}
+        end
+      else
+        plain = not entries.err and not own and call('PTTL', key) == -2
       end
       if not plain then break end
-      used[j] = held
+      used[j] = held + others
+      if used[j] >= ARGV[of - 1] + 0 then
+        plain = false
+        break
+      end
     end
   end
   for i = 1, plain and k or 0 do
@@ -119,9 +138,16 @@ if (guarded or #KEYS > 1) and ARGV[1] == 'take' then
     if ban then levels[k + 1], levels[k + 2] = 0, 0 end
     for j = 1, slots do
       local of = at + 4 * j + 1
-      local value = ARGV[at + 2] .. ' ' .. ARGV[of] .. ' ' .. ARGV[of + 1] .. ' ' .. ARGV[of + 2]
-      local first = k + (ban and 1 or 0)
-      call('SET', KEYS[first + j], value, 'PX', life)
+      local key, many, held = KEYS[k + (ban and 1 or 0) + j], with[j], ARGV[of + 1] + 1
+      local head, own = '%d %d %d %d', '%s %s %d %d %s'
+      if many and call('HSET', key, 'all', format(head, many[1], many[2], used[j] + 1, many[3]),
+        ARGV[at + 2], format(own, ARGV[of], ARGV[of + 1], held, many[1], ARGV[of + 2])) < 2 then
+        call('PEXPIRE', key, life)
+      else -- the process is alone, or the key has expired since it was read
+        call('HSET', key, 'all', format(head, life, life, held, 1),
+          ARGV[at + 2], format(own, ARGV[of], ARGV[of + 1], held, life, ARGV[of + 2]))
+        call('PEXPIRE', key, life)
+      end
       levels[#levels + 1] = used[j]
     end
     return levels, charges
