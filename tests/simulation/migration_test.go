@@ -182,10 +182,16 @@ func (v *simServer) moveKeyLocked(name string, move simMove) {
 		v.violated("%s is on both nodes between which its slot migrates", name)
 		to.Del(name)
 	}
-	if from.Type(name) == "list" {
+	switch from.Type(name) {
+	case "list":
 		list, _ := from.List(name)
 		_, _ = to.Push(name, list...)
-	} else {
+	case "hash":
+		fields, _ := from.HKeys(name)
+		for _, field := range fields {
+			to.HSet(name, field, from.HGet(name, field))
+		}
+	default:
 		value, _ := from.Get(name)
 		_ = to.Set(name, value)
 	}

@@ -213,7 +213,7 @@ func (v *simServer) checkKeysLocked() {
 	}
 }
 
-// isOfOperators reports whether a key is one of operators. The simulated migration copies no hashes.
+// isOfOperators reports whether a key is one of operators.
 func isOfOperators(key string) bool {
 	return strings.Contains(key, "{policies}") || strings.Contains(key, "{overrides}")
 }

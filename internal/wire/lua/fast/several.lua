@@ -57,8 +57,8 @@ if (guarded or #KEYS > 1) and ARGV[1] == 'take' then
           plain = ttl > 0 and ttl <= life + 0 and first - now > 0
           with[j] = {now + life, first, processes}
         end
-      else
-        plain = not entries.err and not own and call('PTTL', key) == -2
+      elseif entries.err or own or call('PTTL', key) ~= -2 then
+        plain = false
       end
       if not plain then break end
       used[j] = held + others
