@@ -109,45 +109,96 @@ func TestUserOfSomeKeysOnACluster(t *testing.T) {
 	}
 }
 
-// TestSlotsOfManyProcessesOnRedis are what these have reported. A key that is to live shorter stands for a time that
-// has passed.
+// TestSlotsOfManyProcessesOnRedis are what these have taken and reported, and the sums are those of the entries. A key
+// that is to live shorter stands for a time that has passed.
 func TestSlotsOfManyProcessesOnRedis(t *testing.T) {
 	t.Parallel()
-	const processes, slack = 600, 2000 // milliseconds for what runs late
 	rdb := testkit.Connect(t, testkit.StartRedis(t))
-	g, r := &guardTrace{rdb: rdb}, rand.New(rand.NewPCG(1, 1))
-	ctx := t.Context()
-	type report struct{ held, until int } // until when it holds, as the key has it
-	model := map[string]report{}
-	for i := range 4000 {
-		process, held := fmt.Sprintf("P%03d", r.IntN(processes)), 1+r.IntN(9)
-		require.Empty(t, testkit.Must(g.eval(t, wire.Report, []string{slotKey}, process, i, held, 0)))
-		value := rdb.HGetAll(ctx, slotKey).Val()
-		var ends, first, all, count, total int
-		_, _ = fmt.Sscan(value["all"], &ends, &first, &all, &count) // and where the walk is
-		delete(value, "all")
-		if count == 1 {
-			clear(model)
-		}
-		model[process] = report{held, ends}
-		now, found := ends-slotLife, map[string]int{}
-		for name, entry := range value {
-			f := strings.Fields(entry)
-			slots, until := testkit.Must(strconv.Atoi(f[2])), testkit.Must(strconv.Atoi(f[3]))
-			require.LessOrEqual(t, first, until)
-			require.Greater(t, until, now-slack, value)
-			found[name], total = slots, total+slots
-		}
-		require.Equal(t, []int{total, len(found)}, []int{all, count})
-		for name, of := range model {
-			if of.until > now+slack {
-				require.Equal(t, of.held, found[name], "%s in %s", name, value)
+	for processes, passes := range map[int]int{2: 400, 100: 400, 1200: 40} { // the last are walked in several calls
+		g, r := &guardTrace{rdb: rdb}, rand.New(rand.NewPCG(uint64(processes), 1))
+		require.NoError(t, rdb.Del(t.Context(), slotKey).Err())
+		model := map[string]slotReport{}
+		for step := range 3000 {
+			ended, held := 2*step, r.IntN(4)
+			process := fmt.Sprintf("P%04d", r.IntN(processes))
+			g.what = fmt.Sprintf("%d processes, step %d", processes, step)
+			switch x := r.IntN(8); {
+			case x < 4:
+				capacity, own := int64(1<<40), model[process]
+				if x == 0 {
+					capacity = 1
+				}
+				used := testkit.Must(g.eval(t, wire.BanOrSlots, []string{slotKey}, "take", 1, 1, "slots", process, 0, capacity,
+					ended, held, fmt.Sprint(ended+1, ","), 0))[0]
+				if used < capacity {
+					model[process] = slotReport{held + 1, 0}
+				}
+				total := g.slotsOnRedis(t, model, process, used < capacity)
+				if used < capacity {
+					require.EqualValues(t, total-1, used, g.what)
+				} else if own.until > 0 {
+					require.GreaterOrEqual(t, int(used), held, g.what)
+				}
+			default: // none is held after half of the reports
+				if x < 6 {
+					held = 0
+				}
+				require.Empty(t, testkit.Must(g.eval(t, wire.Report, []string{slotKey}, process, ended, held, 0)))
+				if model[process] = (slotReport{held, 0}); held == 0 {
+					delete(model, process)
+				}
+				g.slotsOnRedis(t, model, process, held > 0)
+			}
+			if left := slotLife - r.IntN(passes); r.IntN(3) == 0 {
+				require.NoError(t, rdb.PExpire(t.Context(), slotKey, time.Duration(left)*time.Millisecond).Err())
 			}
 		}
-		if left := slotLife - r.IntN(400); r.IntN(3) == 0 {
-			require.NoError(t, rdb.PExpire(ctx, slotKey, time.Duration(left)*time.Millisecond).Err())
+	}
+}
+
+// slotReport is how many slots a process has, and until when, as the key has it.
+type slotReport struct{ held, until int }
+
+// slotsOnRedis compares the key with the model, in which the slots of a process were written now or not, and returns
+// how many there are.
+func (g *guardTrace) slotsOnRedis(t *testing.T, model map[string]slotReport, process string, written bool) (all int) {
+	t.Helper()
+	const slack = 2000 // milliseconds for what runs late, and for those that the next calls remove
+	value := g.rdb.HGetAll(t.Context(), slotKey).Val()
+	ttl := int(g.rdb.PTTL(t.Context(), slotKey).Val().Milliseconds())
+	var ends, first, count, total int
+	_, _ = fmt.Sscan(value["all"], &ends, &first, &all, &count) // and where the walk is
+	delete(value, "all")
+	now, found := ends-ttl, map[string]int{}
+	if written {
+		model[process] = slotReport{model[process].held, ends}
+	}
+	if count == 1 && written { // alone: times begin anew
+		for name, of := range model {
+			if name != process {
+				require.Less(t, of.until, int(g.base)+slack, "%s: %s is not alone", g.what, process)
+				delete(model, name)
+			}
 		}
 	}
+	g.base = int64(now)
+	for name, entry := range value {
+		f := strings.Fields(entry)
+		slots, until := testkit.Must(strconv.Atoi(f[2])), testkit.Must(strconv.Atoi(f[3]))
+		require.LessOrEqual(t, first, until, g.what)
+		require.Greater(t, until, now-slack, g.what)
+		found[name], total = slots, total+slots
+	}
+	require.Equal(t, []int{total, len(found)}, []int{all, count}, "%s: %v", g.what, value)
+	for name, of := range model {
+		switch {
+		case of.until > now+slack:
+			require.Equal(t, of.held, found[name], "%s: %s in %v", g.what, name, value)
+		case of.until < now-slack:
+			delete(model, name)
+		}
+	}
+	return all
 }
 
 // manySlots has as many processes hold a slot each that has ended, and as many others one that has not.
