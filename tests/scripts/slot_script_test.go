@@ -239,3 +239,16 @@ func TestSlotsOfManyProcesses(t *testing.T) {
 		})
 	}
 }
+
+// TestAFreeSlotIsForWhoWaitsLongest: others that wait too come after it.
+func TestAFreeSlotIsForWhoWaitsLongest(t *testing.T) {
+	t.Parallel()
+	rdb, _ := testkit.NewMiniredis(t)
+	g := &guardTrace{rdb: rdb}
+	setSlots(t, rdb, slotKey, 10*time.Second, "all", "10000 10000 4 1", "PH", "4 4 4 10000 ")
+	require.EqualValues(t, 1, g.awaits(t, "PA"))
+	require.Empty(t, testkit.Must(g.eval(t, wire.Report, []string{slotKey}, "PH", 5, 3, 0)))
+	require.EqualValues(t, 2, g.awaits(t, "PB"))
+	require.Zero(t, g.awaits(t, "PA"), "it has the slot")
+	require.EqualValues(t, 1, g.awaits(t, "PB"))
+}
