@@ -108,7 +108,7 @@ func (r *recipe) compose(fast string, guarded bool) string {
 	}
 	several := ""
 	if r.several { // a function whose names are parameters: upvalues would cost Redis time
-		const names = "call, try, floor, ceil, format, match, exact, grace, life, found)\n"
+		const names = "call, try, floor, ceil, format, match, exact, grace, life, expiry, found)\n"
 		several = "local function several(KEYS, ARGV, guarded, " + names + part("fast/several") + "end\n" +
 			"local reply = several(KEYS, ARGV, true, " + names + "if reply then return reply end\n"
 		decide = "local reply, charges = several(KEYS, ARGV, false, " + names +

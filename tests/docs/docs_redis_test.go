@@ -65,6 +65,15 @@ func TestDocumentedPrivilegesAreEnough(t *testing.T) {
 			testkit.RequireNothingDenied(t, addr)
 		}
 	})
+	t.Run("slots, bans, count of processes", func(t *testing.T) {
+		t.Parallel()
+		addr := testkit.StartRedis(t)
+		user := testkit.Restrict(t, addr, "FixedWindow", testkit.PrivilegesOf(t, "`InFlight` and `WithBan` need")...)
+		rdb := redis.NewClient(&user)
+		defer rdb.Close()
+		holdEverything(t, testkit.Connect(t, addr), rdb)
+		testkit.RequireNothingDenied(t, addr)
+	})
 	t.Run("shares", func(t *testing.T) {
 		t.Parallel()
 		addr := testkit.StartRedis(t)
@@ -152,6 +161,34 @@ func doEverything(t *testing.T, rdb redis.UniversalClient, a ginlimit.Algorithm)
 		require.NoError(t, limiter.Wait(ctx, "k", limits...))
 		require.NoError(t, limiter.Reset(ctx, "k", limits...))
 	}
+}
+
+// holdEverything has two limiters hold slots of a client, and another process end, which person writes.
+func holdEverything(t *testing.T, person, rdb *redis.Client) {
+	ctx := t.Context()
+	var held []*ginlimit.Reservation
+	var policies []*ginlimit.Policy
+	counts := testkit.Must(ginlimit.NewLimiter(rdb, testkit.Patient(), ginlimit.WithoutOverrides(), ginlimit.WithDenyCache(0)))
+	defer counts.Close()
+	for _, l := range []*testkit.Limiter{testkit.Wrap(counts, ginlimit.TokenBucket), testkit.NewLimiter(t, rdb)} {
+		p := testkit.NewPolicy(t, l, "slots", ginlimit.InFlight(4), ginlimit.WithBan(time.Second, time.Second),
+			ginlimit.WithQueue(1, time.Millisecond))
+		held, policies = append(held, testkit.Reserve(t, p), testkit.Reserve(t, p)), append(policies, p)
+	}
+	const key = "ginlimit:{slots|alice}:slots"
+	ends, sums, _ := strings.Cut(person.HGet(ctx, key, "all").Val(), " ")
+	require.Regexp(t, " 4 2$", sums)
+	for range 2 {
+		require.NoError(t, person.HSet(ctx, key, "all", ends+" 0 5 3", "PX", "1 1 1 0 ").Err())
+		_, err := policies[0].Reserve(ctx, "alice", 1)
+		require.NoError(t, err, "denied, and the process has ended")
+		require.EqualValues(t, 3, person.HLen(ctx, key).Val())
+	}
+	for _, r := range held {
+		r.Release()
+	}
+	require.NoError(t, policies[0].Reset(ctx, "alice"))
+	require.True(t, testkit.BecomesTrue(nil, func() bool { return person.Exists(ctx, key).Val() == 0 }))
 }
 
 // shareEverything calls what tenants of a shared limit may call, in every state of a bucket.

@@ -305,7 +305,7 @@ func slotsOf(entries []slotEntry) (n int64) {
 func (m *slotModel) left(now int64) slotModel {
 	left := *m
 	if len(m.entries) > 0 && m.first <= now {
-		left.first = now + slotLife
+		left.first = m.ends
 		left.entries = slices.DeleteFunc(slices.Clone(m.entries), func(e slotEntry) bool { return e.until <= now })
 		for _, e := range left.entries {
 			left.first = min(left.first, e.until)

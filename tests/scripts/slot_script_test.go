@@ -252,3 +252,33 @@ func TestAFreeSlotIsForWhoWaitsLongest(t *testing.T) {
 	require.Zero(t, g.awaits(t, "PA"), "it has the slot")
 	require.EqualValues(t, 1, g.awaits(t, "PB"))
 }
+
+// TestSlotsOfAProcessThatHasEndedWhereNothingCanBeWritten: a call is an error, and changes nothing.
+func TestSlotsOfAProcessThatHasEndedWhereNothingCanBeWritten(t *testing.T) {
+	t.Parallel()
+	s := newScriptKeys(t, ginlimit.TokenBucket, ginlimit.PerHour(1000))
+	g := &guardTrace{rdb: s.rdb}
+	for name, refused := range map[string][]string{
+		"memory is full": needMemory,
+		"a replica":      append([]string{"HDEL", "DEL", "PEXPIRE"}, needMemory...),
+	} {
+		for _, left := range []time.Duration{5 * time.Second, 15 * time.Second} { // the clock may have been set back
+			setSlots(t, s.rdb, slotKey, left, "all", "20000 2000 2 2", "P2", "1 1 1 20000 ", "P3", "1 1 1 2000 ")
+			s.refuse(slotKey, refused...)
+			_, err := g.eval(t, wire.BanOrSlots, []string{slotKey}, "take", 1, 1, "slots", "P1", 0, 4, 7, 1, "8,", 0)
+			require.Error(t, err, name)
+			denied, err := g.eval(t, wire.BanOrSlots, []string{slotKey}, "take", 1, 1, "slots", "P1", 0, 1, 0, 0, "8,", 0)
+			require.NoError(t, err, name)
+			require.Equal(t, []int64{1}, denied, name)
+			if name == "a replica" {
+				require.Error(t, testkit.Err(g.eval(t, wire.Report, []string{slotKey}, "P2", 2, 0, 0)), name)
+			}
+			s.noFault()
+			require.Equal(t, 3, int(s.rdb.HLen(t.Context(), slotKey).Val()), name)
+			require.Equal(t, "20000 2000 2 2", s.rdb.HGet(t.Context(), slotKey, "all").Val(), name)
+			require.Equal(t, []int64{1}, testkit.Must(g.eval(t, wire.BanOrSlots, []string{slotKey},
+				"take", 1, 1, "slots", "P1", 0, 1, 0, 0, "8,", 0)), name)
+			require.Regexp(t, "^20000 20000 1 1$", s.rdb.HGet(t.Context(), slotKey, "all").Val(), name)
+		}
+	}
+}

@@ -46,7 +46,7 @@
 -- Times are milliseconds since the key was made; the TTL gives the current time. Without the key no
 -- process has a turn, so expiry loses nothing but an order.
 
-local find, sub = string.find, string.sub
+local find, sub, gsub = string.find, string.sub, string.gsub
 local k = ARGV[#ARGV] + 0
 local n = ARGV[2] + 0
 local at, limits = (n > 0 and 3 or 4) * k + 3, {unpack(KEYS, 1, k)}
@@ -200,6 +200,8 @@ for _, s in ipairs(slots) do
     end
     s.later, s.count = s.later .. table.concat(granted), s.count + #granted
     writeSlots(s.key, process, s)
+  else
+    pcall(writeEnded, s.key, s) -- where memory is full, the next call finds them again
   end
 end
 

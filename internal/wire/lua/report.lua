@@ -14,7 +14,7 @@
 local failed = {}
 
 -- unlocked makes a key writable where memory is full, and returns whether it could. Redis then
--- refuses SET unless the script has written before, so unlocked writes the TTL unchanged. Redis
+-- refuses HSET unless the script has written before, so unlocked writes the TTL unchanged. Redis
 -- keeps a client's slots for as long as their processes report them. Where nothing may be written,
 -- as on a replica, the script ends with that error.
 local function unlocked(key)

@@ -14,12 +14,13 @@
 --   process  by its name: the number up to which its attempts have ended; the slots that these hold;
 --            all its slots; until when it holds them; and the numbers of later attempts that hold a
 --            slot, each followed by a comma
---   TTL      milliseconds until no process holds a slot
+--   TTL      milliseconds until no process holds a slot, or longer
 -- Times are milliseconds since the key was made, or since a process was alone; the TTL gives the
 -- current time. A process holds its slots for life after its last report, so a dead process' slots
--- become free. A missing key means that nobody holds a slot, so expiry loses nothing.
+-- become free. A missing key means that nobody holds a slot, so expiry loses nothing. A server that
+-- has taken over in the middle of a walk may skip entries: these count until the next walk.
 
-local gmatch, gsub = string.gmatch, string.gsub
+local gmatch = string.gmatch
 
 -- budget is about how many more entries this script looks at for those that have ended. The next one
 -- looks at the others: until then they count.
@@ -30,28 +31,40 @@ local function sums(s, ends, own, processes)
   return format('%d %d %d %d%s', ends, s.first, s.others + own, processes, s.walk)
 end
 
--- removeEnded removes processes that have ended from a key, as far as the budget goes, and returns
--- whether one is named process.
-local function removeEnded(key, s, process, cursor, low)
-  if cursor == '' then cursor, low = '0', s.now + life end
-  local step, gone, removed = call('HSCAN', key, cursor, 'COUNT', budget), {}, false
+-- findEnded finds entries that have ended, as far as the budget goes, and counts them no more.
+-- writeSlots or writeEnded removes them.
+local function findEnded(key, s, cursor, low)
+  if cursor == '' then cursor, low = '0', s.ends end
+  local step = call('HSCAN', key, cursor, 'COUNT', budget)
   local entries = step[2]
   for i = 1, #entries, 2 do
-    if entries[i] ~= 'all' then
+    local name = entries[i]
+    if name ~= 'all' and not s.gone[name] then
       local slots, stop = match(entries[i + 1], '^%d+ %d+ (%d+) (%d+) [%d,]*$')
       if not slots then error('the value is not slots') end
-      if stop - s.now > 0 then low = min(low, stop + 0) else gone[entries[i]] = slots end
+      if stop - s.now > 0 then
+        low = min(low, stop + 0)
+      else
+        s.gone[name], s.others, s.processes = true, s.others - slots, s.processes - 1
+      end
     end
   end
   budget = budget - #entries / 2
   if step[1] == '0' then s.first, s.walk = low + 0, '' else s.walk = format(' %s %d', step[1], low) end
-  for name, slots in pairs(gone) do
-    call('HDEL', key, name)
-    s.others, s.processes = s.others - slots, s.processes - 1
-    removed = removed or name == process
+  s.left = sums(s, s.ends, 0, s.processes)
+end
+
+-- removeEnded removes the entries that have ended, but for that of a process that was written.
+local function removeEnded(key, s, process)
+  for name in pairs(s.gone) do
+    if name ~= process then call('HDEL', key, name) end
   end
-  try('HSET', key, 'all', sums(s, s.ends, 0, s.processes)) -- where memory is full, HDEL has come before
-  return removed
+end
+
+-- writeEnded writes what readSlots has found to have ended.
+local function writeEnded(key, s)
+  if not s.left then return end
+  if call('HSET', key, 'all', s.left) == 0 then removeEnded(key, s) else call('DEL', key) end -- it has expired since
 end
 
 -- readSlots reads the slots of one process and of the others. The process' attempts up to number
@@ -59,7 +72,7 @@ end
 -- or has had no report from it for life. The two entries may be known, or else nil.
 local function readSlots(key, process, ended, held, entries)
   local s = {
-    ended = ended, held = held, later = '', count = 0,
+    ended = ended, held = held, later = '', count = 0, gone = {},
     others = 0, processes = 0, ends = 0, now = 0, first = 0, ttl = 0, walk = ''
   }
   if not entries or entries.err then entries = call('HMGET', key, 'all', process) end
@@ -69,19 +82,17 @@ local function readSlots(key, process, ended, held, entries)
   local ends, first, total, processes, cursor, low =
     match(entries[1] or '', '^(%d+) (%d+) (%d+) (%d+) ?(%d*) ?(%d*)$')
   if not ends then error('the value is not slots') end
-  if ttl == 0 then
-    call('DEL', key)
-    return s
-  end
+  s.found = true
+  if ttl == 0 then return s end
   if ttl > life + 0 then -- Redis' clock was set back: no report is valid for longer
     ttl = life + 0
-    call('PEXPIRE', key, life)
+    try('PEXPIRE', key, life)
   end
-  s.found, s.ttl, s.ends, s.now = true, ttl, ends + 0, ends - ttl
+  s.ttl, s.ends, s.now = ttl, ends + 0, ends - ttl
   s.first, s.others, s.processes = first + 0, total + 0, processes + 0
   if cursor ~= '' then s.walk = ' ' .. cursor .. ' ' .. low end
-  if s.first <= s.now and budget > 0 and removeEnded(key, s, process, cursor, low) then own = nil end
-  if not own then return s end
+  if s.first <= s.now and budget > 0 then findEnded(key, s, cursor, low) end
+  if not own or s.gone[process] then return s end
   local known, kept, all, stop, later = match(own, '^(%d+) (%d+) (%d+) (%d+) ([%d,]*)$')
   if not known then error('the value is not slots') end
   s.known, s.others, s.processes = true, s.others - all, s.processes - 1
@@ -113,13 +124,15 @@ local function writeSlots(key, process, s, doubt)
       call('HSET', key, 'all', sums(s, ends, all, s.processes + 1), process, entry(ends)) < 2 then
       call('PEXPIRE', key, expiry(key, s.ttl, life))
     else -- the process is alone, or the key has expired since it was read
+      if s.found and s.ttl == 0 then call('DEL', key) end
       call('HSET', key, 'all', format('%s %s %d 1', life, life, all), process, entry(life))
       call('PEXPIRE', key, life)
     end
+    removeEnded(key, s, process)
   elseif s.processes == 0 then
     if s.found then call('DEL', key) end
-  elseif s.known and call('HDEL', key, process) == 1 and
-    call('HSET', key, 'all', sums(s, s.ends, 0, s.processes)) == 1 then -- it has expired since
-    call('DEL', key)
+  else
+    if s.known then s.gone[process], s.left = true, sums(s, s.ends, 0, s.processes) end
+    writeEnded(key, s)
   end
 end

@@ -55,7 +55,7 @@ if (guarded or #KEYS > 1) and ARGV[1] == 'take' then
           local ttl = call('PTTL', key)
           local now = ends - ttl
           plain = ttl > 0 and ttl <= life + 0 and first - now > 0
-          with[j] = {now + life, first, processes}
+          with[j] = {now + life, first, processes, ttl}
         end
       elseif entries.err or own or call('PTTL', key) ~= -2 then
         plain = false
@@ -142,7 +142,7 @@ if (guarded or #KEYS > 1) and ARGV[1] == 'take' then
       local head, own = '%d %d %d %d', '%s %s %d %d %s'
       if many and call('HSET', key, 'all', format(head, many[1], many[2], used[j] + 1, many[3]),
         ARGV[at + 2], format(own, ARGV[of], ARGV[of + 1], held, many[1], ARGV[of + 2])) < 2 then
-        call('PEXPIRE', key, life)
+        call('PEXPIRE', key, expiry(key, many[4], life))
       else -- the process is alone, or the key has expired since it was read
         call('HSET', key, 'all', format(head, life, life, held, 1),
           ARGV[at + 2], format(own, ARGV[of], ARGV[of + 1], held, life, ARGV[of + 2]))
