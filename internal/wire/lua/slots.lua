@@ -64,7 +64,11 @@ end
 -- writeEnded writes what readSlots has found to have ended.
 local function writeEnded(key, s)
   if not s.left then return end
-  if call('HSET', key, 'all', s.left) == 0 then removeEnded(key, s) else call('DEL', key) end -- it has expired since
+  if call('HSET', key, 'all', s.left) == 0 then
+    removeEnded(key, s)
+  else -- the key has expired since it was read
+    call('DEL', key)
+  end
 end
 
 -- readSlots reads the slots of one process and of the others. The process' attempts up to number
