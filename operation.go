@@ -39,8 +39,8 @@ type Override struct {
 }
 
 // Override replaces the limits of a policy, for one client or for all, until a time. It is in force within a
-// second in every process, also for a client that is denied. Without Redis a process goes by the overrides
-// that it knows.
+// second in every process, also for a client that is denied. A new limiter knows it within a second of its
+// first decision. Without Redis a process goes by the overrides that it knows.
 //
 // A client's override goes before one for all clients, and both before [WithLimitFunc]. The policy's
 // [InFlight] stays unless the limits name another; methods that take no slot, such as [Policy.Allow], ignore
