@@ -168,7 +168,8 @@ func holdEverything(t *testing.T, person, rdb *redis.Client) {
 	ctx := t.Context()
 	var held []*ginlimit.Reservation
 	var policies []*ginlimit.Policy
-	counts := testkit.Must(ginlimit.NewLimiter(rdb, testkit.Patient(), ginlimit.WithoutOverrides(), ginlimit.WithDenyCache(0)))
+	counts := testkit.Must(ginlimit.NewLimiter(rdb, testkit.Patient(), ginlimit.WithoutOverrides(),
+		ginlimit.WithDenyCache(0)))
 	defer counts.Close()
 	for _, l := range []*testkit.Limiter{testkit.Wrap(counts, ginlimit.TokenBucket), testkit.NewLimiter(t, rdb)} {
 		p := testkit.NewPolicy(t, l, "slots", ginlimit.InFlight(4), ginlimit.WithBan(time.Second, time.Second),

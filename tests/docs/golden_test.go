@@ -51,7 +51,8 @@ func promisesOfVersions(t *testing.T, b *testkit.Bubble) {
 		policy("spaces and {braces}", ginlimit.Per(3, 90*time.Second)),
 		policy("tenants", ginlimit.PerMinute(4), ginlimit.WithShares(func(*gin.Context) (string, int) { return "acme", 2 })),
 		policy("never", ginlimit.Prohibited()),
-		policy("calendar", ginlimit.PerCalendar(2, ginlimit.CalendarMonth(time.UTC, 1)), ginlimit.WithHeaders(ginlimit.RateLimitDraft)),
+		policy("calendar", ginlimit.PerCalendar(2, ginlimit.CalendarMonth(time.UTC, 1)),
+			ginlimit.WithHeaders(ginlimit.RateLimitDraft)),
 		policy("leased", ginlimit.PerSecond(2), ginlimit.WithLease(time.Second)),
 		policy("dry run", minute, ginlimit.WithDryRun()),
 	}

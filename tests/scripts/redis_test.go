@@ -109,8 +109,8 @@ func TestUserOfSomeKeysOnACluster(t *testing.T) {
 	}
 }
 
-// TestSlotsOfManyProcessesOnRedis are what these have taken and reported, and the sums are those of the entries. A key
-// that is to live shorter stands for a time that has passed.
+// TestSlotsOfManyProcessesOnRedis are what these have taken and reported, and the entry all has the sums. A key that is
+// to live shorter stands for a time that has passed.
 func TestSlotsOfManyProcessesOnRedis(t *testing.T) {
 	t.Parallel()
 	rdb := testkit.Connect(t, testkit.StartRedis(t))

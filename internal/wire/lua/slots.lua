@@ -54,7 +54,7 @@ local function findEnded(key, s, cursor, low)
   s.left = sums(s, s.ends, 0, s.processes)
 end
 
--- removeEnded removes the entries that have ended, but for that of a process that was written.
+-- removeEnded removes the entries that have ended. process, if any, stays: its entry was just written.
 local function removeEnded(key, s, process)
   for name in pairs(s.gone) do
     if name ~= process then call('HDEL', key, name) end
