@@ -1,15 +1,53 @@
-// Command gateway is an AI gateway. It limits the requests of an API key, its tokens per minute and per calendar
-// month, and the requests in flight of the API key, its user and the upstream account, whose tokens its users
-// share fairly. All must allow a request, or none is charged. A request takes an estimate of its tokens before its
-// answer is streamed, and is settled with what it really used. One that lacks a slot waits up to two seconds.
-// README.md shows how to try each limit.
+// Command gateway is an AI gateway. It serves three API keys, alice and alice-ci of the user alice, and bob, through
+// the upstream account acme. Answers are streamed, a token a millisecond. One AllOf has these policies, which must all
+// allow a request, or none is charged:
+//
+//	api key    60 requests a minute, 2 in flight                        of each API key
+//	tokens     6,000 a minute, 100,000 a calendar month                 of each API key
+//	user       3 requests in flight                                     of each user
+//	account    4 requests in flight                                     of each account
+//	upstream   9,000 tokens a minute, 16,000 at once, shared fairly     of each account
+//
+// In each process four requests of each key, user and account wait for a slot, for two seconds at most. A request that
+// lacks tokens is denied at once.
 //
 //	go run ./example/gateway                            with a Redis of its own, in the process
 //	go run ./example/gateway -redis 127.0.0.1:6379      with a Redis server
 //
-// Then, from another terminal, until a 429 says when to come back:
+// # Tokens
+//
+// A request takes the tokens of its prompt and max_tokens first, and settles what it used:
 //
 //	curl -iN -H 'X-API-Key: alice' -d '{"prompt":"Why is the sky blue?","max_tokens":400}' localhost:8082/v1/complete
+//
+// # Queues and levels
+//
+// Two requests of alice, one of alice-ci and one of bob fill the account. The fifth waits for the account, so its
+// first byte comes when another has ended:
+//
+//	for key in alice alice alice-ci bob bob; do
+//	  curl -sN -o /dev/null -w "$key %{http_code}, first byte after %{time_starttransfer} s\n" -H "X-API-Key: $key" \
+//	    -d '{"prompt":"Why?","max_tokens":900}' localhost:8082/v1/complete &
+//	done
+//	wait
+//
+// # Fair shares
+//
+// Two of alice's keys take 9,000 tokens at once, and then she holds what she may of the account. The next 429 says so,
+// and bob still has his share. Restart the gateway first, so that all buckets are full:
+//
+//	ask() { # a key and how many tokens its prompt has
+//	  printf '{"prompt":"%*s","max_tokens":1}' $((4 * $2)) Why | curl -s -o /dev/null -w "$1 %{http_code}\n" \
+//	    -H "X-API-Key: $1" -d @- localhost:8082/v1/complete
+//	}
+//	ask alice 5000; ask alice-ci 4000; ask alice-ci 1500; ask bob 5500 # 200, 200, 429, 200
+//
+// # Staff
+//
+// With -staff secret there are routes for those who operate the limits:
+//
+//	curl -u staff:secret localhost:8082/staff/clients/alice # what is left under each policy
+//	curl -u staff:secret -X POST 'localhost:8082/staff/policies/api%20key/clients/alice/block?for=1h'
 package main
 
 import (

@@ -1,10 +1,29 @@
-// Command postgres is a Gin application that limits each client to what a PostgreSQL database says.
+// Command postgres is a Gin application that limits each client to what a PostgreSQL database says, which requests
+// rarely ask. A client says who it is by X-Client-Id, as a gateway would say that has checked it.
 //
-//	DATABASE_URL=postgres://postgres@127.0.0.1:5432/test REDIS_URL=redis://127.0.0.1:6379 go run .
+//	cd example/postgres
+//	DATABASE_URL=postgres://postgres@127.0.0.1:5432/test REDIS_URL=redis://127.0.0.1:6379 go run . -addr 127.0.0.1:9010
 //
-// These are the defaults. It makes the table of schema.sql, with three clients, if it is not there. A client says who
-// it is by X-Client-Id, as a gateway would say that has checked it. PUT /plans/:client changes a client's plan; a real
-// application lets only its administrators do so.
+// These URLs are the defaults. At its start it makes the table clients (schema.sql) with the clients three (3 a
+// minute), unlimited and prohibited, if they are not there. From another terminal:
+//
+//	curl -i -H 'X-Client-Id: three' http://localhost:9010/           # 3 a minute: the fourth is 429
+//	curl -i -X PUT -d quota=5 http://localhost:9010/plans/three      # from now on 5 a minute
+//
+// The fourth request is denied. Its header fields are set by the application's own WithHeaderFunc:
+//
+//	HTTP/1.1 429 Too Many Requests
+//	Retry-After: 20
+//	X-Rate-Limit-Policy: 3/m
+//	X-Rate-Limit-Quota: 3
+//	X-Rate-Limit-Reset: 60
+//	X-Rate-Limit-Used: 3
+//
+// After the change the bucket is still empty, but a token comes every 12 seconds instead of 20.
+//
+// A quota of -1 is unlimited, and 0 prohibits. A client that is not in the table gets 403, and a request without
+// X-Client-Id 400. PUT /plans/:client writes to the database and then calls Plans.Invalidate. A change in the database
+// alone is noticed within a minute. In an application, only administrators may call this route.
 package main
 
 import (
