@@ -193,7 +193,7 @@ func TestALineThatCannotBeRead(t *testing.T) {
 // TestSlotsOfManyProcesses are what these have reported, however many they are.
 func TestSlotsOfManyProcesses(t *testing.T) {
 	t.Parallel()
-	for _, processes := range []int{3, 100, 800} {
+	for _, processes := range []int{3, 100, 300} { // and 1,200 on Redis
 		t.Run(fmt.Sprint(processes), func(t *testing.T) {
 			t.Parallel()
 			rdb, advance := testkit.NewMiniredis(t)
@@ -225,7 +225,9 @@ func TestSlotsOfManyProcesses(t *testing.T) {
 				for name, entry := range value {
 					f := strings.Fields(entry)
 					slots, until := testkit.Must(strconv.Atoi(f[2])), testkit.Must(strconv.Atoi(f[3]))
-					require.GreaterOrEqual(t, until, first)
+					if until < first {
+						require.GreaterOrEqual(t, until, first)
+					}
 					found[name], total = report{slots, until - ends + ttl + now}, total+slots
 				}
 				require.Equal(t, []int{total, len(found)}, []int{all, count})
