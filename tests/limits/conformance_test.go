@@ -118,51 +118,17 @@ func TestLargestLimitsStayExact(t *testing.T) {
 	})
 }
 
-// TestBadArgumentsAreErrors before anything is asked, so one engine does for all.
-func TestBadArgumentsAreErrors(t *testing.T) {
+func TestWhatCannotBeBlocked(t *testing.T) {
 	t.Parallel()
-	ctx, l, ok := t.Context(), testkit.NewLocal(t), ginlimit.PerHour(3)
-	with := map[string]func(key string, n int, limits ...ginlimit.Limit) error{
-		"AllowN": func(key string, n int, limits ...ginlimit.Limit) error {
-			return testkit.Err(l.AllowN(ctx, key, n, limits...))
-		},
-		"AllowUpTo": func(key string, n int, limits ...ginlimit.Limit) error {
-			return testkit.Err(l.AllowUpTo(ctx, key, n, limits...))
-		},
-		"Refund": func(key string, n int, limits ...ginlimit.Limit) error { return l.Refund(ctx, key, n, limits...) },
-		"Block": func(key string, n int, limits ...ginlimit.Limit) error {
-			return l.Block(ctx, key, time.Duration(n), limits...)
-		},
-	}
-	for name, call := range with {
-		assert.ErrorIs(t, call("", 1, ok), ginlimit.ErrNoKey, name)
-		assert.ErrorIs(t, call("k", 1), ginlimit.ErrInvalidArgument, name)
-		assert.ErrorIs(t, call("k", 1, ok, ginlimit.PerHour(4)), ginlimit.ErrInvalidArgument, name)
-		both := call("k", 1, ginlimit.Limit{Rate: 1, Period: -1}, ginlimit.Limit{Rate: math.MaxInt, Period: 7, Burst: -1})
-		assert.ErrorIs(t, both, ginlimit.ErrInvalidArgument, name)
-		assert.ErrorContains(t, both, "burst is negative", name)
-		assert.ErrorContains(t, both, "period is negative", name)
-		for _, n := range []int{0, -1, math.MinInt} {
-			assert.ErrorIs(t, call("k", n, ok), ginlimit.ErrInvalidArgument, name)
-			assert.NotErrorIs(t, call("k", n, ok), ginlimit.ErrNoKey, name)
-			if name != "Block" {
-				assert.ErrorIs(t, call("", n, ok), ginlimit.ErrInvalidArgument, name)
-				assert.ErrorIs(t, call("", n, ok), ginlimit.ErrNoKey, name)
-			}
-		}
-	}
-	tooLong := l.Block(ctx, "k", math.MaxInt64, ginlimit.PerSecond(testkit.AsInt(1<<40)))
-	assert.ErrorIs(t, tooLong, ginlimit.ErrInvalidArgument)
-	assert.ErrorIs(t, l.Wait(ctx, "k", ginlimit.PerHour(0)), ginlimit.ErrInvalidArgument)
-	for limit, want := range map[ginlimit.Limit]string{ // what a policy lacks that cannot be blocked
+	l := testkit.NewLocal(t)
+	for limit, want := range map[ginlimit.Limit]string{
 		ginlimit.InFlight(3): "there are only requests in flight; give the policy a rate too",
 		ginlimit.Unlimited(): "unlimited is never counted, so it has no bucket to block",
 	} {
-		err := testkit.NewPolicy(t, l, limit.String(), limit).Block(ctx, "k", time.Hour)
+		err := testkit.NewPolicy(t, l, limit.String(), limit).Block(t.Context(), "k", time.Hour)
 		require.ErrorIs(t, err, ginlimit.ErrInvalidArgument)
 		require.ErrorContains(t, err, want)
 	}
-	require.Equal(t, 3, testkit.Must(l.Peek(ctx, "k", ok)).Remaining)
 }
 
 func TestRaisedLimitEndsNoBlock(t *testing.T) {
