@@ -1,8 +1,11 @@
 package limits_test
 
 import (
+	"context"
 	"encoding/json"
 	"net/http"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -168,5 +171,34 @@ func TestCalendarInTheFields(t *testing.T) {
 		time.Sleep(29 * 24 * time.Hour)
 		march := `"plan-month-in-Europe/Berlin";q=2;w=2674800, "plan-s";q=5;w=1, "all";q=90;w=86400`
 		fields(http.StatusOK, march, `"plan-month-in-Europe/Berlin";r=1;t=2674800, "plan-s";r=4;t=1, "all";r=89;t=3600`, "")
+	})
+}
+
+// TestWhoWaitsForTwoDaysKeepsItsTurn: at midnight one is served, and of the others only the next asks Redis.
+func TestWhoWaitsForTwoDaysKeepsItsTurn(t *testing.T) {
+	t.Parallel()
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		var calls, served atomic.Int64
+		b.Redis.AddHook(testkit.EveryScript(func(send func() error) error { calls.Add(1); return send() }))
+		p := testkit.NewPolicy(t, testkit.NewLimiter(t, b.Redis), "test", ginlimit.PerCalendar(1, ginlimit.CalendarDay(nil)))
+		midnight := time.Now().Truncate(24 * time.Hour).Add(24 * time.Hour)
+		time.Sleep(time.Until(midnight) - time.Minute)
+		testkit.Must(p.Allow(t.Context(), "k"))
+		ctx, cancel := context.WithCancel(t.Context())
+		var all sync.WaitGroup
+		for range 20 {
+			all.Go(func() {
+				if p.Wait(ctx, "k") == nil {
+					served.Add(1)
+				}
+			})
+		}
+		time.Sleep(time.Until(midnight) - time.Millisecond)
+		before := calls.Load()
+		time.Sleep(time.Second)
+		require.EqualValues(t, 1, served.Load())
+		require.LessOrEqual(t, calls.Load()-before, int64(3), "the first, the second, and a report")
+		cancel()
+		all.Wait()
 	})
 }
