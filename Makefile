@@ -11,6 +11,7 @@ FIRST ?= 1
 FILES ?= .
 RUNS ?= 20
 SKIP ?=
+SHUFFLE ?= on
 RACED ?=
 PARTS ?=
 LINTED ?= $(MODULES)
@@ -38,7 +39,7 @@ RACY = $(shell go list ./... | grep -v -E '/tests/(simulation|fair)$$|/internal(
 WORKSPACE = { [ -n "$$GOWORK" ] || .ci/workspace $(BIN)/pinned; } && export GOWORK=$${GOWORK:-$(BIN)/pinned/go.work}
 
 integration: ## the tests that need redis-server or have goroutines, with the race detector
-	@$(WORKSPACE) && go test -race -shuffle=on -parallel 6 -timeout 30m -tags integration -skip '$(SKIP)' $(or $(RACED),$(RACY))
+	@$(WORKSPACE) && go test -race -shuffle=$(SHUFFLE) -parallel 6 -timeout 30m -tags integration -skip '$(SKIP)' $(or $(RACED),$(RACY))
 
 # A seed of slots takes three times as long as one of processes.
 simulate: ## SEEDS simulations of the dispatcher, and of processes, network and Redis, and a third of slots, from seed FIRST on

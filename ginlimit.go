@@ -42,8 +42,8 @@ import (
 //
 // It takes a client, a cluster client, a ring or a failover client; any other type, such as your wrapper of a
 // cluster client, counts as one server. The commands that it sends by a [redis.Client] end within
-// [WithTimeout], whatever timeouts the client has. Each limiter adds a hook that stays on the client, so make
-// one limiter and share it. A hook must not keep a command after it returns.
+// [WithTimeout], even if the client's timeouts are longer. Each limiter adds a hook that stays on the client, so
+// make one limiter and share it. A hook must not keep a command after it returns.
 func NewLimiter(rdb redis.UniversalClient, opts ...LimiterOption) (*Limiter, error) {
 	l, errs := newRedisLimiter(rdb, opts)
 	if errs != nil {

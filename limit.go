@@ -20,7 +20,7 @@ import (
 type Limit struct {
 	Rate      int           // tokens regained per Period
 	Period    time.Duration // whole milliseconds, at least one; 0 with a Calendar or InFlight
-	Burst     int           // tokens the bucket holds; 0 means Rate, as it must for a window or with a Calendar
+	Burst     int           // tokens the bucket holds; 0 means Rate; leave it 0 with a window or a Calendar
 	Algorithm Algorithm     // how requests per Period are counted
 	Calendar  Calendar      // instead of a Period
 	InFlight  int           // instead of all others: requests in flight at once (see [InFlight])

@@ -3,6 +3,7 @@ package integration
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/go-viper/mapstructure/v2"
 	"github.com/spf13/viper"
@@ -11,20 +12,27 @@ import (
 	"github.com/ginlimit/ginlimit"
 )
 
-// TestViperReadsLimits as docs/guide.md says. A limit that is none is an error that says where it stands.
+// TestViperReadsLimits as docs/guide.md says, beside what its own hooks read. A limit that is none is an error that says
+// where it stands.
 func TestViperReadsLimits(t *testing.T) {
-	read := func(search string) (limits map[string][]ginlimit.Limit, err error) {
+	type config struct {
+		Search []ginlimit.Limit
+		Export ginlimit.Limit
+		Cache  time.Duration
+		Hosts  []string
+	}
+	read := func(text string) (c config, err error) {
 		v := viper.New()
 		v.SetConfigType("yaml")
-		if err := v.ReadConfig(strings.NewReader("search:\n" + search)); err != nil {
-			return nil, err
-		}
-		return limits, v.Unmarshal(&limits, viper.DecodeHook(mapstructure.TextUnmarshallerHookFunc()))
+		require.NoError(t, v.ReadConfig(strings.NewReader(text)))
+		return c, v.Unmarshal(&c, viper.DecodeHook(mapstructure.ComposeDecodeHookFunc(mapstructure.TextUnmarshallerHookFunc(),
+			mapstructure.StringToTimeDurationHookFunc(), mapstructure.StringToSliceHookFunc(","))))
 	}
-	limits, err := read("  - 100/m\n  - 4 in flight\n")
+	c, err := read("search: [100/m, 4 in flight]\nexport: 10/s burst 20\ncache: 30s\nhosts: a,b\n")
 	require.NoError(t, err)
-	require.Equal(t, map[string][]ginlimit.Limit{"search": {ginlimit.PerMinute(100), ginlimit.InFlight(4)}}, limits)
-	_, err = read("  - 100/m\n  - many\n")
-	require.ErrorContains(t, err, "[search][1]")
+	require.Equal(t, config{[]ginlimit.Limit{ginlimit.PerMinute(100), ginlimit.InFlight(4)},
+		ginlimit.PerSecond(10).WithBurst(20), 30 * time.Second, []string{"a", "b"}}, c)
+	_, err = read("search: [100/m, many]\n")
+	require.ErrorContains(t, err, "Search[1]")
 	require.ErrorContains(t, err, `"many"`)
 }

@@ -52,7 +52,7 @@ func TestEightProcessesAdmitTheRate(t *testing.T) {
 		})
 	}
 	all.Wait()
-	most := 1000*time.Since(start).Seconds() + 1 // a millisecond that had begun
+	most := 1001*time.Since(start).Seconds() + 1 // a millisecond that had begun; a clock that is being set goes faster
 	require.LessOrEqual(t, float64(admitted.Load()), most)
 
 	least := 1000*time.Since(empty).Seconds() - 1

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -86,28 +85,6 @@ func TestRememberedDenialsOfAllOfCostNoTrip(t *testing.T) {
 		testkit.Get(r, "/", testkit.With("X-Api-Key", "a"))
 	}
 	require.Less(t, testkit.ScriptCalls(t, rdb), 100)
-}
-
-// Guarantee 3, as the header rounds it, by the clock of a real server.
-func TestClientThatHonoursRetryAfterIsAdmittedNext(t *testing.T) {
-	t.Parallel()
-	rdb := testkit.Connect(t, testkit.StartRedis(t))
-	for _, a := range []ginlimit.Algorithm{ginlimit.TokenBucket, ginlimit.FixedWindow, ginlimit.SlidingWindow} {
-		t.Run(a.String(), func(t *testing.T) {
-			t.Parallel()
-			r := testkit.Serve(testkit.Middleware(rdb, ginlimit.Per(1, 1900*time.Millisecond).WithAlgorithm(a)))
-			for denied := 0; denied < 2; {
-				rec := testkit.Get(r, "/")
-				if rec.Code == http.StatusOK {
-					continue
-				}
-				denied++
-				wait := testkit.Must(strconv.Atoi(rec.Header().Get("Retry-After")))
-				<-time.After(time.Duration(wait) * time.Second)
-				require.Equal(t, http.StatusOK, testkit.Get(r, "/").Code)
-			}
-		})
-	}
 }
 
 // TestEventsTellWhyRedisDidNotDecide: a late decision is made here, and took the timeout; it is none of Redis.
