@@ -34,7 +34,7 @@
 // # Fair shares
 //
 // Two of alice's keys take 9,000 tokens at once, and then she holds what she may of the account. The next 429 says so,
-// and bob still has his share. Restart the gateway first, so that all buckets are full:
+// and bob still has his share (docs/fair.md). Restart the gateway first, so that all buckets are full:
 //
 //	ask() { # a key and how many tokens its prompt has
 //	  printf '{"prompt":"%*s","max_tokens":1}' $((4 * $2)) Why | curl -s -o /dev/null -w "$1 %{http_code}\n" \
@@ -44,7 +44,7 @@
 //
 // # Staff
 //
-// With -staff secret there are routes for those who operate the limits:
+// With -staff secret there are routes for those who operate the limits (staff.go):
 //
 //	curl -u staff:secret localhost:8082/staff/clients/alice # what is left under each policy
 //	curl -u staff:secret -X POST 'localhost:8082/staff/policies/api%20key/clients/alice/block?for=1h'

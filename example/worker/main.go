@@ -12,7 +12,7 @@
 //	Done in 300 s: 29873 calls, 0 denied
 //
 // Without -redis a Redis runs in the process, and nothing else has to be installed. Each process makes its own limiter
-// and one transport.New(policy, nil). The policy's burst is 25, the partner's 100.
+// and one transport.New(policy, nil): docs/guide.md, "An API over HTTP". The policy's burst is 25, the partner's 100.
 package main
 
 import (

@@ -226,6 +226,7 @@ func TestBadArgumentsAreErrorsAndTakeNothing(t *testing.T) {
 		}
 		for _, d := range []time.Duration{0, -1, math.MinInt64} {
 			assert.ErrorIs(t, l.Block(ctx, "k", d, ok), ginlimit.ErrInvalidArgument)
+			assert.NotErrorIs(t, l.Block(ctx, "k", d, ok), ginlimit.ErrNoKey)
 		}
 		if e.Algorithm == ginlimit.TokenBucket {
 			assert.ErrorIs(t, l.Block(ctx, "k", math.MaxInt64, ginlimit.PerSecond(testkit.AsInt(1<<40))),

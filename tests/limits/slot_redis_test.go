@@ -83,7 +83,7 @@ func TestKilledProcessFreesItsSlots(t *testing.T) {
 		for start := last; time.Since(start) < d; time.Sleep(100 * time.Millisecond) {
 			slot := testkit.Reserve(t, p)
 			require.False(t, slot.Result().Allowed && time.Since(last) < 5*time.Second, "the process lives")
-			slot.Release() // of a machine that stood still
+			slot.Release() // granted because the machine stood still
 			last = time.Now()
 		}
 	}
