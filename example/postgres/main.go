@@ -1,5 +1,6 @@
 // Command postgres is a Gin application that limits each client to what a PostgreSQL database says. Requests rarely
-// query it: docs/guide.md, "Plans from a database", says why. A client says who it is by X-Client-Id, as a gateway would say that has checked it.
+// query it: docs/guide.md, "Plans from a database", says why. A client says who it is by X-Client-Id, as a gateway
+// would say that has checked it.
 //
 //	cd example/postgres
 //	DATABASE_URL=postgres://postgres@127.0.0.1:5432/test REDIS_URL=redis://127.0.0.1:6379 go run . -addr 127.0.0.1:9010
