@@ -17,11 +17,12 @@ import (
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
-// separateLimiters returns limiters with a client each, as in so many processes, that remember denials.
+// separateLimiters returns limiters of a new server with a client each, as in n processes, that remember denials.
 func separateLimiters(t *testing.T, n int) []*testkit.Limiter {
 	return limitersOf(t, testkit.StartRedis(t), n)
 }
 
+// limitersOf returns the same of a server.
 func limitersOf(t *testing.T, addr string, n int) []*testkit.Limiter {
 	limiters := make([]*testkit.Limiter, n)
 	for i := range limiters {

@@ -194,7 +194,7 @@ func (g *guardTrace) slotsOnRedis(t *testing.T, model map[string]slotReport, pro
 	for name, of := range model {
 		switch {
 		case of.until > now+slack && of.held != found[name]:
-			require.Fail(t, "not so many are held", "%s: %d, want %d, %s in %v", g.what, found[name], of.held, name, value)
+			require.Fail(t, "a wrong number of slots", "%s: %d, want %d, %s in %v", g.what, found[name], of.held, name, value)
 		case of.until < now-slack:
 			delete(model, name)
 		}
