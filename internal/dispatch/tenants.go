@@ -9,9 +9,9 @@ type Run struct {
 }
 
 const (
-	// MaxRun is how many charges the calls of a group make together at most, if they are of tenants.
-	MaxRun = 1 << 42
-	// maxTenants is how many tenants a group has at most. Each takes Redis a few microseconds.
+	// maxRun is how many charges several calls of a group make together at most, if they are of tenants.
+	maxRun = 1<<16 - 1
+	// maxTenants is how many tenants a group has at most. Each takes Redis a microsecond.
 	maxTenants = 256
 )
 
@@ -42,7 +42,7 @@ func (g *Group) admits(c *Call) bool {
 	if len(t.all) == 0 {
 		return true
 	}
-	if g.Charges+c.Op.Charges > MaxRun {
+	if g.Charges+c.Op.Charges > maxRun {
 		return false
 	}
 	i := t.of(c.Op.Tenant.Name)

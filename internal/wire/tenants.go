@@ -1,7 +1,7 @@
 package wire
 
 import (
-	"strconv"
+	"encoding/binary"
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
 	"github.com/ginlimit/ginlimit/internal/dispatch"
@@ -19,22 +19,23 @@ func appendTenants(args []any, g *dispatch.Group) []any {
 	for i := range all {
 		args = append(args, all[i].Name)
 	}
-	first := len(args)
+	return append(args, appendCharges(make([]byte, 0, 8*len(all)), g, all))
+}
+
+// appendCharges appends the weights and charges of tenants, as the last argument.
+func appendCharges(text []byte, g *dispatch.Group, all []bucket.Tenant) []byte {
 	for i := range all {
-		args = append(args, all[i].Weight)
+		text = append(binary.BigEndian.AppendUint16(text, uint16(all[i].Weight)), 0, 0)
 	}
 	if len(all) == 1 {
-		args[first] = all[0].Weight + heldUnit*min(g.Charges, dispatch.MaxRun)
-		return args
+		return text
 	}
-	runs := g.Runs()
-	text := make([]byte, 0, 8*len(runs))
-	for _, run := range runs {
-		args[first+run.Tenant] = args[first+run.Tenant].(int64) + heldUnit*run.Charges
-		text = strconv.AppendInt(text, int64(run.Tenant+1), 10)
-		text = append(strconv.AppendInt(append(text, ' '), run.Charges, 10), ' ')
+	for _, run := range g.Runs() {
+		of := text[4*run.Tenant+2:]
+		binary.BigEndian.PutUint16(of, binary.BigEndian.Uint16(of)+uint16(run.Charges))
+		text = binary.BigEndian.AppendUint16(append(text, byte(run.Tenant)), uint16(run.Charges))
 	}
-	return append(args, text)
+	return text
 }
 
 // decodeTenants sets what each tenant of a group holds by what follows the level in a reply. It reports whether
@@ -46,8 +47,8 @@ func decodeTenants(g *dispatch.Group, reply []int64) bool {
 		return false
 	}
 	for i, tenant := range all {
-		of := &bucket.Shares{Sum: reply[0], Weights: reply[1], Finish: bucket.NoFinish, Weight: tenant.Weight}
-		if held := reply[2+i]; held > 0 {
+		of := &bucket.Shares{Sum: reply[n], Weights: reply[n+1], Finish: bucket.NoFinish, Weight: tenant.Weight}
+		if held := reply[i]; held > 0 {
 			of.Finish, of.Held = (held-1)/heldUnit, (held-1)%heldUnit
 		}
 		s := bucket.State{Level: g.Found[0].Level, Shares: of}

@@ -8,15 +8,16 @@
 -- KEYS[last]         the bounds
 -- ARGV[1 … 6]        see decide.lua; charges of a take are those of all tenants. A block is not supported
 -- Next               see decide.lua
--- Next               for each tenant its name, which begins with a colon; then for each tenant 1024 ×
---                    its charges + its weight, which is 1 … 1000. A change has one; without a tenant, a
---                    reset is of the whole bucket, and a take only looks
--- ARGV[last]         if there are several tenants, the runs of charges in order, as text: for each the
---                    tenant's number and how many, each followed by a space
+-- Next               for each tenant its name, which begins with a colon. A change has one; without a
+--                    tenant, a reset is of the whole bucket, and a take only looks
+-- ARGV[last]         if there are tenants, bytes, as each further argument costs Redis more: for each its
+--                    weight, 1 … 1000, and its charges, two bytes each. If there are several, then the
+--                    runs of charges in order: for each a byte, which is one less than the tenant's
+--                    number, and two bytes, how many. A lone tenant has all charges
 --
 -- Reply: a list. Of a change, and of a take first, the level found. Then, as they were before the call
---   the sum of each tenant's weight × finish, and the sum of the weights
 --   for each tenant 1 + 1024 × finish + the weight by which it holds something; 0 if it holds nothing
+--   the sum of each tenant's weight × finish, and the sum of the weights
 --   unless all charges were made, for each tenant the milliseconds until one more charge fits its share
 --     after this call, 0 if it does or if its last charges in this call were made
 --
@@ -30,20 +31,23 @@
 --             which the bucket may still fill before these keys would expire too early
 --   bounds, a sorted set
 --     :name   a number that is at most the finish of the tenant, which is also in the hash
---   TTL       of both: milliseconds until the bucket is full, or longer
+--   TTL       of bounds: milliseconds until the bucket is full, or longer, and a minute. Of the hash: one
+--             more minute
 -- When the bucket is full, no tenant holds anything, and what the hash has is void. So expiry loses
--- nothing, unless the bucket is also charged without a tenant.
+-- nothing, unless the bucket is also charged without a tenant. In the minutes the next call removes both
+-- in the background. If there is none, Redis expires one after the other: it stands still while it frees
+-- what thousands of tenants held.
 --
 -- A charge that raises a finish leaves the bound as it is. When the bound has passed, it is set to
 -- the finish, or the tenant is removed if that has passed too.
 --
 -- Numbers are integers below 2^53.
 
-local takes, last = ARGV[1] == 'take', #ARGV
+local takes, last, minute = ARGV[1] == 'take', #ARGV, 60000
 local bucket, key, bounds = KEYS[1], KEYS[#KEYS - 1], KEYS[#KEYS]
 local drain, cost, most = ARGV[4] + 0, ARGV[5] + 0, ARGV[6] + 0
-local tenants, at = 1, last - 2 -- the tenants come after argument at
-if takes and last ~= 8 then tenants, at = floor((last - 6) / 2), 6 end
+local tenants, at, byte = 1, last - 2, string.byte -- the tenants come after argument at
+if takes then tenants, at = max(0, last - 7), 6 end
 
 -- Read the bucket.
 local level, before = 0, 0 -- its TTL
@@ -60,13 +64,8 @@ if value then
 end
 
 -- Read what the tenants hold at this level, which is q parts. v is the virtual time.
-local names, scores = {unpack(ARGV, at + 1, at + tenants)}, nil
-if tenants == 1 then
-  scores = call('HMGET', key, 't', names[1])
-else
-  scores = call('HMGET', key, 't', unpack(names))
-end
-local known, sum, weights, least, spare, v = scores[1], 0, 0, 0, 0, 0
+local reply = call('HMGET', key, 't', unpack(ARGV, at + 1, at + tenants))
+local known, sum, weights, least, spare, v = reply[1], 0, 0, 0, 0, 0
 local q, void, gone, raised, excess, unnamed = level * parts / cost, true, nil, nil, false, nil
 if known then
   sum, weights, least, spare = match(known, '^(%d+) (%d+) (%d+) (%d+)$')
@@ -122,7 +121,7 @@ if level > 0 and weights > 0 then
   end
 end
 if void or weights <= 0 then
-  sum, weights, least, v, void, scores = min(maxFinish - 1, floor(q + 0.5)), 0, maxFinish, 0, true, {}
+  sum, weights, least, v, void, reply = min(maxFinish - 1, floor(q + 0.5)), 0, maxFinish, 0, true, {}
   if sum > 0 then
     unnamed, weights, least = sum, 1, sum
     if sum < q then sum = ceil(q) end
@@ -133,21 +132,24 @@ end
 -- If all charges fit, their order does not matter.
 local n, charges, capacity = ARGV[2] + 0, ARGV[3] + 0, most * parts / cost
 local c = min(n, floor(most / cost)) * parts -- by which a charge must fit
-local charge, after, reply = n * cost, level + n * cost * charges, {level, sum, weights}
-local fits, finish, held, changed, denied = takes and charges > 0 and after <= most, nil, nil, nil, nil
+local charge, after = n * cost, level + n * cost * charges
+local fits, finish, held, own, changed, denied = takes and charges > 0 and after <= most, nil, nil, nil, nil, nil
 local sums, all, first, free = sum, weights, least, capacity - after * parts / cost
 local values, new, size, to = {}, nil, 0, 0 -- of the hash, and bounds
+reply[1] = level
 for j = 1, tenants do
-  local score, f, w = scores[1 + j], nil, nil
-  reply[3 + j] = 0
-  if score and not (gone and gone[names[j]]) then
+  local score, name, f, w = reply[1 + j], ARGV[at + j], nil, nil
+  if score and not (gone and gone[name]) then
     score = score + 0
     w = score % 1024
     f = (score - w) / 1024
-    reply[3 + j] = score + 1
+    reply[1 + j] = score + 1
+  else
+    reply[1 + j] = 0
   end
   if fits then
-    local own, wanted, holds = ARGV[at + tenants + j] % 1024, floor(ARGV[at + tenants + j] / 1024), 0
+    local high, low, more, less = byte(ARGV[last], 4 * j - 3, 4 * j)
+    local own, wanted, holds = 256 * high + low, tenants > 1 and 256 * more + less or charges, 0
     if f and f > v then holds = w * (f - v) end
     holds = holds + wanted * n * parts
     local ends = floor(v + holds / own + 0.5)
@@ -157,37 +159,42 @@ for j = 1, tenants do
       if f then sums, all = sums - w * f, all - w end
       if not f or ends < f then
         new = new or {}
-        new[to + 1], new[to + 2], to = format('%d', ends), names[j], to + 2
+        new[to + 1], new[to + 2], to = format('%d', ends), name, to + 2
         if ends < first then first = ends end
       end
       sums, all = sums + ends * own, all + own
-      values[size + 1], values[size + 2], size = names[j], format('%d', 1024 * ends + own), size + 2
+      values[size + 1], values[size + 2], size = name, format('%d', 1024 * ends + own), size + 2
     end
   end
 end
+reply[2 + tenants], reply[3 + tenants] = sum, weights
 local found = level
 if fits and sums < exact then
   sum, weights, least, level = sums, all, first, after
 else -- make the charges that fit, in order; or the other change
-  local runs = tenants > 1 and ARGV[last] or '1 ' .. ARGV[3]
-  values, new, size, to, finish, held, changed = {}, nil, 0, 0, {}, {}, {}
+  values, new, size, to, finish, held, own, changed = {}, nil, 0, 0, {}, {}, {}, {}
   denied = {} -- the level at which a tenant was
   for j = 1, tenants do
-    local score = reply[3 + j] - 1
+    local score, high, low = reply[1 + j] - 1, byte(ARGV[last], 4 * j - 3, 4 * j - 2)
+    own[j] = 256 * high + low
     if score >= 0 then
       held[j] = score % 1024
       finish[j] = (score - held[j]) / 1024
     end
   end
-  for j, wanted in string.gmatch(tenants > 0 and runs or '', '(%d+) (%d+)') do
-    j = j + 0
-    local w, f, holds, after = ARGV[at + tenants + j] % 1024, finish[j], 0, level
+  for run = 1, tenants > 1 and (#ARGV[last] - 4 * tenants) / 3 or tenants do
+    local j, wanted = 1, charges
+    if tenants > 1 then
+      local before, more, less = byte(ARGV[last], 4 * tenants + 3 * run - 2, 4 * tenants + 3 * run)
+      j, wanted = before + 1, 256 * more + less
+    end
+    local w, f, holds, after = own[j], finish[j], 0, level
     if f then holds = max(0, held[j] * (f - v)) end
     if not takes then
       after = change(min(level, floor(holds * cost / parts + 0.5)))
       if f and after < level then w = held[j] end -- only a charge gives it another weight
     elseif denied[j] ~= level then -- else it is denied again
-      local made = wanted + 0
+      local made = wanted
       if level + made * charge > most then made = floor((most - level) / charge) end
       if made > 0 then
         local fit = floor((w * (capacity - q) - holds + slack * w + w * c) / ((1 + w) * c))
@@ -195,7 +202,7 @@ else -- make the charges that fit, in order; or the other change
         if fit < made then made = max(0, fit) end
       end
       if made > 0 then after = level + made * charge else made = 0 end
-      denied[j] = (made < wanted + 0 or charges == 0) and after
+      denied[j] = (made < wanted or charges == 0) and after
     end
     if after ~= level then
       if weights > 0 and sum < q then -- by rounding
@@ -210,7 +217,7 @@ else -- make the charges that fit, in order; or the other change
       if holds < slack * w then
         f = nil -- that is nothing
       elseif f >= maxFinish or sum + f * w > exact - 1 then -- forget who holds what
-        sum, weights, finish, changed, scores = min(maxFinish - 1, floor(q + 0.5)), 1, {}, {}, {}
+        sum, weights, finish, changed = min(maxFinish - 1, floor(q + 0.5)), 1, {}, {}
         least, unnamed, void = sum, sum, true
       else
         finish[j], held[j], sum, weights = f, w, sum + f * w, weights + w
@@ -220,14 +227,14 @@ else -- make the charges that fit, in order; or the other change
     end
   end
   for j in pairs(changed) do
-    local f, score, name = finish[j], scores[1 + j], names[j]
+    local f, name, score = finish[j], ARGV[at + j], unnamed and 0 or reply[1 + j] -- 0 is nothing
     if f then
-      if not score or 1024 * f < score + 0 or gone and gone[name] then
+      if score == 0 or 1024 * f < score - 1 then
         new = new or {}
         new[to + 1], new[to + 2], to = format('%d', f), name, to + 2
       end
       values[size + 1], values[size + 2], size = name, format('%d', 1024 * f + held[j]), size + 2
-    elseif score and not (gone and gone[name]) then
+    elseif score > 0 then
       gone = gone or {}
       gone[#gone + 1] = name
     end
@@ -238,7 +245,12 @@ end
 local ttl, renew = before, false
 if level ~= found then
   ttl = ceil(level / drain)
-  if takes then call('SET', bucket, format('%d', ttl * drain - level), 'PX', expiry(bucket, before, ttl)) end
+  local rest = ttl * drain - level
+  if takes and rest == 0 and value == '0' and before > 0 then
+    call('PEXPIRE', bucket, expiry(bucket, before, ttl))
+  elseif takes then
+    call('SET', bucket, format('%d', rest), 'PX', expiry(bucket, before, ttl))
+  end
   spare = spare - max(0, ttl - before)
   renew = void or spare < 0
 end
@@ -271,9 +283,9 @@ elseif level ~= found or (gone or raised) and not void then
   if renew then spare = ceil(most / drain) end
   call('HSET', key, 't', format('%d %d %d %d', sum, weights, least, spare), unpack(values))
   if renew then
-    local lasts = format('%d', ttl + spare)
-    call('PEXPIRE', key, lasts)
-    if least > 0 then call('PEXPIRE', bounds, lasts) end
+    local lasts = ttl + spare
+    call('PEXPIRE', key, format('%d', lasts + 2 * minute))
+    if least > 0 then call('PEXPIRE', bounds, format('%d', lasts + minute)) end
   end
 end
 if not takes or not denied then return reply end
@@ -281,7 +293,7 @@ if not takes or not denied then return reply end
 -- Find when a charge fits the share of those that were denied, if nobody charges the bucket meanwhile.
 local list, totals, alls
 for j = 1, tenants do
-  local w, f, h = ARGV[at + tenants + j] % 1024, finish[j], held[j]
+  local w, f, h = own[j], finish[j], held[j]
   local holds = f and max(0, h * (f - v)) or 0
   reply[3 + tenants + j] = 0
   if denied[j] and holds > 0 and floor((w * (capacity - q) - holds + slack * w + w * c) / ((1 + w) * c)) < 1 then
