@@ -118,12 +118,13 @@ func TestCallsLeaveAloneWhileBatchesAreSmall(t *testing.T) {
 		want   int // how many leave alone
 		took   time.Duration
 	}{
-		"lone callers far away":      {Server{}, 1, maxHighLatencyInFlight, 5 * time.Millisecond},
-		"lone callers":               {Server{}, 1, 2, near},
-		"many callers":               {Server{}, 8, 1, near},
-		"few connections":            {Server{Conns: 2}, 1, 2, near},
-		"one connection":             {Server{Conns: 1}, 1, 1, near},
-		"one of many":                {Server{OneOfMany: true}, 1, 1, near},
+		"lone callers far away":      {Server{Inline: true}, 1, maxHighLatencyInFlight, 5 * time.Millisecond},
+		"lone callers":               {Server{Inline: true}, 1, maxAlone, near},
+		"not inline":                 {Server{}, 1, MaxInFlight, near},
+		"many callers":               {Server{Inline: true}, 8, 1, near},
+		"few connections":            {Server{Inline: true, Conns: 2}, 1, 2, near},
+		"one connection":             {Server{Inline: true, Conns: 1}, 1, 1, near},
+		"one of many":                {Server{Inline: true, OneOfMany: true}, 1, maxAlone, near},
 		"one of many, many callers":  {Server{OneOfMany: true}, 8, 1, near},
 		"few connections, many call": {Server{Conns: 2}, 8, 1, near},
 	} {

@@ -12,6 +12,9 @@ const (
 	// maxHighLatencyInFlight is how many may be in flight to a server of high latency. There a call
 	// that waits for a batch waits for a whole round trip.
 	maxHighLatencyInFlight = 16
+	// maxAlone is how many batches of one call may be in flight to a server of low latency while batches are small.
+	// A call that waits then needs another goroutine, and seldom shares its batch.
+	maxAlone = 4
 	// fewCalls is how many calls a batch has at least, on average, if batches are not small.
 	fewCalls = 2
 	// moreOverdue is how many more batches may be overdue than in flight. Each may hold a
@@ -24,6 +27,7 @@ const (
 // dispatcher, calls them behind its lock.
 type slots struct {
 	few, many int      // how many there are if the latency is low, and if it is high
+	alone     int      // how many there are for calls alone if the latency is low and batches are small
 	most      int      // how many batches may be unanswered: each holds a connection
 	inFlight  []*Batch // without those that are overdue
 	overdue   int      // batches that were late and have no slot
@@ -37,11 +41,15 @@ func newSlots(server Server) slots {
 	if server.OneOfMany {
 		s.few = 1
 	}
+	if s.alone = s.few; server.Inline {
+		s.alone = maxAlone
+	}
 	s.most = 2*s.many + moreOverdue
 	if server.Conns > 0 { // the probes have some, too
 		s.few = min(s.few, server.Conns)
 		s.most = max(s.few+moreOverdue+1, min(s.most, server.Conns-maxProbes))
 		s.many = max(s.few, min(s.many, server.Conns-maxProbes))
+		s.alone = min(s.alone, s.many)
 	}
 	return s
 }
@@ -63,7 +71,10 @@ func (s *slots) free() bool {
 // freeForOne reports whether a call may leave alone, as a batch of its own. If the latency is low and
 // others are in flight, it may only while batches are small, so that waiting for others gains nothing.
 func (s *slots) freeForOne() bool {
-	return s.free() && (len(s.inFlight) == 0 || s.roundTrip.high() || s.calls < fewCalls)
+	if n := len(s.inFlight); n > 0 && !s.roundTrip.high() {
+		return s.healthy && s.calls < fewCalls && n < s.alone && s.batches() < s.most
+	}
+	return s.free()
 }
 
 // take gives a slot to a batch that is about to leave.
@@ -89,7 +100,7 @@ func (s *slots) expire(now time.Time, timeout time.Duration) (sentAt time.Time, 
 		if now.Sub(b.since) < timeout {
 			return false
 		}
-		if b.overdue = s.overdue < min(s.limit()+moreOverdue, s.most-1); b.overdue {
+		if b.overdue = s.overdue < min(max(s.limit(), s.alone)+moreOverdue, s.most-1); b.overdue {
 			s.overdue++
 		}
 		late = true
