@@ -43,18 +43,26 @@ type decision struct {
 	began   time.Time       // if there are observers
 	asked   time.Time       // when the keys and limits of several policies were known
 
-	one struct { // memory for one policy
-		parts    [1]part
-		asks     [1]engine.Ask
-		answers  [1]engine.Answer
-		statuses [1]rules.Status
-	}
+	one     *memory         // of one policy; nil if there are several
+}
+
+// memory is what a decision of one policy needs.
+type memory struct {
+	parts    [1]part
+	asks     [1]engine.Ask
+	answers  [1]engine.Answer
+	statuses [1]rules.Status
 }
 
 // begin begins a decision of several policies of a limiter, which are then filled in.
 func (d *decision) begin(policies int, l *Limiter) {
-	if d.parts = d.one.parts[:]; policies > 1 {
+	if policies > 1 {
 		d.parts = make([]part, policies)
+	} else {
+		if d.one == nil {
+			d.one = new(memory)
+		}
+		d.parts = d.one.parts[:]
 	}
 	if l.observers != nil {
 		d.began = time.Now()
@@ -88,11 +96,13 @@ func (d *decision) arrange() {
 		}
 		return
 	}
-	order := make([]*part, 0, len(d.parts))
+	var few [4]*part // on the stack
+	order, same := few[:0], true
 	for last := range 3 {
 		for i := range d.parts {
 			t := &d.parts[i]
 			if t.ask != nil && last == t.turn() {
+				same = same && len(order) == i
 				order = append(order, t)
 			}
 		}
@@ -101,7 +111,12 @@ func (d *decision) arrange() {
 		}
 	}
 	d.asked = time.Now()
-	d.asks, d.answers = make([]engine.Ask, len(order)), make([]engine.Answer, len(order))
+	d.answers = make([]engine.Answer, len(order))
+	if same {
+		d.asks = d.asks[:len(order)]
+	} else {
+		d.asks = make([]engine.Ask, len(order))
+	}
 	for i, t := range order {
 		d.asks[i] = *t.ask
 		t.ask, t.answer = &d.asks[i], &d.answers[i]

@@ -230,9 +230,23 @@ type requestState struct {
 	fields  httpfields.Fields            // memory
 }
 
+// newMemory returns an empty state for a number of policies. For one, all that it needs is one allocation.
+func newMemory(policies int) *requestState {
+	if policies > 1 {
+		return new(requestState)
+	}
+	all := new(struct {
+		requestState
+		memory
+	})
+	all.one = &all.memory
+	return &all.requestState
+}
+
 // newState returns the newest state of a request, of a handler that is about to decide.
 func newState(c *gin.Context, policies []*Policy) *requestState {
-	s := &requestState{asking: policies[0]}
+	s := newMemory(len(policies))
+	s.asking = policies[0]
 	s.begin(len(policies), policies[0].limiter)
 	for i, p := range policies {
 		s.parts[i].policy, s.parts[i].dry = p, p.dryRun
