@@ -43,7 +43,7 @@ type decision struct {
 	began   time.Time       // if there are observers
 	asked   time.Time       // when the keys and limits of several policies were known
 
-	one     *memory         // of one policy; nil if there are several
+	one *memory // of one policy; nil if there are several
 }
 
 // memory is what a decision of one policy needs.
