@@ -230,8 +230,9 @@ type requestState struct {
 	fields  httpfields.Fields            // memory
 }
 
-// newMemory returns an empty state for a number of policies. For one, all that it needs is one allocation.
-func newMemory(policies int) *requestState {
+// allocateState returns an empty state for a number of policies. A state of one policy and its memory are one
+// allocation.
+func allocateState(policies int) *requestState {
 	if policies > 1 {
 		return new(requestState)
 	}
@@ -245,7 +246,7 @@ func newMemory(policies int) *requestState {
 
 // newState returns the newest state of a request, of a handler that is about to decide.
 func newState(c *gin.Context, policies []*Policy) *requestState {
-	s := newMemory(len(policies))
+	s := allocateState(len(policies))
 	s.asking = policies[0]
 	s.begin(len(policies), policies[0].limiter)
 	for i, p := range policies {

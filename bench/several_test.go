@@ -37,9 +37,9 @@ func BenchmarkAllOf(b *testing.B) {
 			turnOf(b, rdb, one, callers)
 			var ratios [3][]float64
 			for b.Loop() {
-				of, beside := turnOf(b, rdb, allOf, callers), turnOf(b, rdb, one, callers)
+				several, beside := turnOf(b, rdb, allOf, callers), turnOf(b, rdb, one, callers)
 				for i := range ratios {
-					ratios[i] = append(ratios[i], of[i]/beside[i])
+					ratios[i] = append(ratios[i], several[i]/beside[i])
 				}
 			}
 			for i, unit := range []string{"time-ratio", "process-CPU-ratio", "Redis-CPU-ratio"} {
@@ -79,7 +79,7 @@ func turnOf(b *testing.B, rdb *redis.Client, engine *gin.Engine, callers int) (t
 	return [3]float64{float64(time.Since(start)), float64(cpu(b) - inProcess), redisCPU() - onRedis}
 }
 
-// BenchmarkPolicies has requests of as many policies in turn. It reports the memory of a policy as B/each.
+// BenchmarkPolicies sends requests to many policies in turn. It reports the memory of a policy as B/each.
 func BenchmarkPolicies(b *testing.B) {
 	for _, n := range []int{10, 1000, 10_000} {
 		b.Run(fmt.Sprint("policies=", n), func(b *testing.B) {
@@ -98,7 +98,9 @@ func BenchmarkPolicies(b *testing.B) {
 			defer caller.Close()
 			i := 0
 			for b.Loop() {
-				caller.Call(engines[i%n], "client")
+				if status := caller.Call(engines[i%n], "client"); status != 200 {
+					b.Fatal(status)
+				}
 				i++
 			}
 			b.ReportMetric(float64(kept)/float64(n), "B/each")

@@ -125,8 +125,8 @@ func TestCallsLeaveAloneWhileBatchesAreSmall(t *testing.T) {
 		"few connections":            {Server{Inline: true, Conns: 2}, 1, 2, near},
 		"one connection":             {Server{Inline: true, Conns: 1}, 1, 1, near},
 		"one of many":                {Server{Inline: true, OneOfMany: true}, 1, maxAlone, near},
-		"one of many, many callers":  {Server{OneOfMany: true}, 8, 1, near},
-		"few connections, many call": {Server{Conns: 2}, 8, 1, near},
+		"one of many, many callers":  {Server{Inline: true, OneOfMany: true}, 8, 1, near},
+		"few connections, many call": {Server{Inline: true, Conns: 2}, 8, 1, near},
 	} {
 		s := newSlots(row.server)
 		for range 50 {
@@ -138,7 +138,9 @@ func TestCallsLeaveAloneWhileBatchesAreSmall(t *testing.T) {
 			alone++
 		}
 		require.Equal(t, row.want, alone, name)
-		s.healthy = false
+		s.inFlight, s.overdue = s.inFlight[:1], s.most-1
+		require.False(t, s.freeForOne(), name)
+		s.overdue, s.healthy = 0, false
 		require.False(t, s.freeForOne(), name)
 	}
 }

@@ -71,14 +71,18 @@ func TestQueuedCallsFailWhenTheBreakerOpens(t *testing.T) {
 func TestSlotsAreNoMoreThanConnections(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		type row struct {
-			conns     int
-			oneOfMany bool
+			conns             int
+			oneOfMany, inline bool
 		}
 		for to, want := range map[row]int{
 			{}: MaxInFlight, {conns: 1}: 1, {conns: 2}: 2, {conns: 100}: MaxInFlight,
 			{oneOfMany: true}: 1, {oneOfMany: true, conns: 100}: 1,
+			{inline: true}: maxAlone, {inline: true, oneOfMany: true}: maxAlone, {inline: true, conns: 1}: 1,
+			{inline: true, conns: 5}: 2, {inline: true, conns: 7}: 3, {inline: true, conns: 10}: maxAlone,
 		} {
-			d, s := newServer(t, func(server *Server) { server.Conns, server.OneOfMany = to.conns, to.oneOfMany })
+			d, s := newServer(t, func(server *Server) {
+				server.Conns, server.OneOfMany, server.Inline = to.conns, to.oneOfMany, to.inline
+			})
 			one := newBuckets(t, bucket.Token, 1000)
 			require.NoError(t, d.Do(t.Context(), newCall("k", take(1, 1), one)))
 			gate := make(chan struct{})
@@ -87,8 +91,8 @@ func TestSlotsAreNoMoreThanConnections(t *testing.T) {
 				go func() { assert.NoError(t, d.Do(t.Context(), newCall("k", take(1, 1), one))) }()
 				synctest.Wait()
 			}
-			require.Equal(t, want, d.Stats().InFlight)
-			require.Equal(t, 10-want, d.Stats().Queued)
+			require.Equal(t, want, d.Stats().InFlight, to)
+			require.Equal(t, 10-want, d.Stats().Queued, to)
 			close(gate)
 			synctest.Wait()
 		}

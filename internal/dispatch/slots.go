@@ -6,8 +6,8 @@ import (
 )
 
 const (
-	// MaxInFlight is how many batches may be in flight to a server of low latency, one if the last was
-	// not answered. Fewer batches are larger, and so less work.
+	// MaxInFlight is how many batches of queued calls may be in flight to a server of low latency, one if
+	// the last was not answered. Fewer batches are larger, and so less work.
 	MaxInFlight = 2
 	// maxHighLatencyInFlight is how many may be in flight to a server of high latency. There a call
 	// that waits for a batch waits for a whole round trip.
@@ -100,7 +100,7 @@ func (s *slots) expire(now time.Time, timeout time.Duration) (sentAt time.Time, 
 		if now.Sub(b.since) < timeout {
 			return false
 		}
-		if b.overdue = s.overdue < min(max(s.limit(), s.alone)+moreOverdue, s.most-1); b.overdue {
+		if b.overdue = s.overdue < min(s.limit()+moreOverdue, s.most-1); b.overdue {
 			s.overdue++
 		}
 		late = true

@@ -9,9 +9,11 @@ type Run struct {
 }
 
 const (
-	// maxRun is how many charges several calls of a group make together at most, if they are of tenants.
+	// maxRun is how many charges several calls of a group make together at most, if they are of tenants:
+	// package wire sends two bytes.
 	maxRun = 1<<16 - 1
-	// maxTenants is how many tenants a group has at most. Each takes Redis a microsecond.
+	// maxTenants is how many tenants a group has at most: package wire sends a byte for one. Each takes
+	// Redis a microsecond.
 	maxTenants = 256
 )
 

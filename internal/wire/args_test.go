@@ -2,9 +2,12 @@ package wire
 
 import (
 	"cmp"
+	"context"
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -64,6 +67,80 @@ func TestJoint(t *testing.T) {
 	require.Equal(t, []int64{5}, levels(calls[0]))
 	require.Equal(t, []int64{1, 2, 6}, levels(calls[1]))
 	require.Equal(t, []int64{0, 3, 4}, levels(calls[2]))
+}
+
+// sent is a Transport that keeps the arguments of what it is sent. Its first batch waits.
+type sent struct {
+	first chan struct{}
+	args  []string
+}
+
+func (s *sent) Send(_ context.Context, b *dispatch.Batch) error {
+	if s.first != nil {
+		first := s.first
+		s.first = nil
+		<-first
+		return nil
+	}
+	for _, g := range b.Groups {
+		for i := range g.Names {
+			g.Names[i] = dispatch.Name("k")
+		}
+		args := AppendGroup(nil, g, "P")
+		s.args = append(s.args, fmt.Sprintf("%q", args[len(args)-1]))
+	}
+	return nil
+}
+
+func (*sent) Ping(context.Context, string, time.Duration) error         { return nil }
+func (*sent) Reason(context.Context, string, error) (text, word string) { return "", "" }
+
+// TestArgumentsOfTenants: the last one has two bytes for the weight and two for the charges of each tenant, then three
+// for each run of charges. A lone tenant's charges are not among them.
+func TestArgumentsOfTenants(t *testing.T) {
+	t.Parallel()
+	limit, _ := bucket.New(bucket.Token, "s", 1_000_000, 1_000_000, 1000)
+	shared := []bucket.Bucket{limit, bucket.NewTenants(&limit)}
+	type charge struct {
+		tenant          string
+		weight, charges int64
+	}
+	var many []charge
+	weights, runs := "", ""
+	for i := range 256 {
+		many = append(many, charge{fmt.Sprint(i), 1, 1})
+		weights, runs = weights+"\x00\x01\x00\x01", runs+string([]byte{byte(i), 0, 1})
+	}
+	for name, row := range map[string]struct {
+		charges []charge
+		want    string
+	}{
+		"a lone one": {[]charge{{"a", 1000, 70_000}}, "\x03\xe8\x00\x00"},
+		"two": {[]charge{{"a", 1000, 300}, {"b", 2, 7}, {"a", 1000, 5}},
+			"\x03\xe8\x01\x31" + "\x00\x02\x00\x07" + "\x00\x01\x2c" + "\x01\x00\x07" + "\x00\x00\x05"},
+		"many": {many, weights + runs},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &sent{first: make(chan struct{})}
+			first := s.first
+			d := dispatch.New(time.Second, dispatch.Server{Transport: s, Conns: 1, Log: slog.New(slog.DiscardHandler)})
+			defer d.Close()
+			for i, of := range append([]charge{{"first", 1, 1}}, row.charges...) {
+				c := dispatch.NewCall()
+				op := bucket.Op{Verb: bucket.Take, N: 1, Charges: of.charges, Tenant: bucket.Tenant{Name: of.tenant, Weight: of.weight}}
+				c.Reset(op, shared)
+				c.Key = []byte("k")
+				if i == 0 {
+					c.Hash = 1 // of another key
+				}
+				go func() { _ = d.Do(context.Background(), c) }()
+				synctest.Wait()
+			}
+			close(first)
+			synctest.Wait()
+			require.Equal(t, []string{fmt.Sprintf("%q", row.want)}, s.args, name)
+		})
+	}
 }
 
 // TestScriptOfBuckets depends on the kinds of limits, and on whether a ban or slots come with them.

@@ -126,7 +126,7 @@ func (s *sharedScript) requireBounds(t *testing.T) {
 	if _, err := fmt.Sscan(held["t"], &sum, &weights, &least, &spare); len(held) > 0 {
 		require.NoError(t, err)
 		require.NotZero(t, s.mini.TTL("{k}:b:tenants:held"))
-		require.GreaterOrEqual(t, s.mini.TTL("{k}:b:tenants:held"), s.mini.TTL("{k}:b")+2*time.Minute)
+		require.GreaterOrEqual(t, s.mini.TTL("{k}:b:tenants:held"), s.mini.TTL("{k}:b"))
 	}
 	delete(held, "t")
 	if least == 0 {
@@ -134,7 +134,8 @@ func (s *sharedScript) requireBounds(t *testing.T) {
 		require.Empty(t, bounds)
 	} else {
 		require.Len(t, bounds, len(held))
-		require.Equal(t, s.mini.TTL("{k}:b:tenants:held"), s.mini.TTL("{k}:b:tenants")+time.Minute)
+		longer := s.mini.TTL("{k}:b:tenants") - s.mini.TTL("{k}:b:tenants:held")
+		require.Contains(t, []time.Duration{0, time.Minute}, longer)
 	}
 	for _, bound := range bounds {
 		score := testkit.Must(strconv.ParseInt(held[bound.Member.(string)], 10, 64))
@@ -274,6 +275,9 @@ func TestACallRemovesFewTenants(t *testing.T) {
 		}
 		s.take(t, 1, tenants, runs)
 	}
+	held, bounds := s.mini.TTL("{k}:b:tenants:held"), s.mini.TTL("{k}:b:tenants")
+	require.GreaterOrEqual(t, held, s.mini.TTL("{k}:b")+time.Minute, "a call finds them, and removes them in the background")
+	require.Equal(t, held+time.Minute, bounds, "Redis does not free both at once")
 	s.advance(3 * time.Minute)
 	known := func() int64 { return s.rdb.HLen(t.Context(), "{k}:b:tenants:held").Val() }
 	for left, calls := known(), 0; left > 2; calls++ {
@@ -282,6 +286,84 @@ func TestACallRemovesFewTenants(t *testing.T) {
 		require.Less(t, calls, 16)
 		left = known()
 	}
-	held := s.holds(t, heavy)
-	require.InDelta(t, held[1], held[0]*float64(limit.Cost), float64(limit.Cost), "all that is taken is of the heavy one")
+	holds := s.holds(t, heavy)
+	require.InDelta(t, holds[1], holds[0]*float64(limit.Cost), float64(limit.Cost), "all that is taken is of the heavy one")
+}
+
+// TestRunsOfManyTenants with all weights, and as many charges as a call can have.
+func TestRunsOfManyTenants(t *testing.T) {
+	t.Parallel()
+	source := testkit.ScriptSource(t, wire.Tenants)
+	limit, ok := bucket.New(bucket.Token, "b", 1_000_000, 40_000, 60_000)
+	require.True(t, ok)
+	for seed := range uint64(2) {
+		r := rand.New(rand.NewPCG(seed, 5))
+		merged, alone := newSharedScript(t, source, limit), newSharedScript(t, source, limit)
+		var tenants []bucket.Tenant
+		for i := range 256 {
+			tenants = append(tenants, bucket.Tenant{Name: fmt.Sprint(":tenant ", i), Weight: 1 + r.Int64N(1000)})
+		}
+		for step, want := range []int64{20_000, 65_535, 300} {
+			var runs []run
+			var all int64
+			for all < want {
+				charges := min(want-all, 1+r.Int64N(2*want/256))
+				runs, all = append(runs, run{r.IntN(len(tenants)), charges}), all+charges
+			}
+			got := merged.take(t, 1, tenants, runs)
+			for i, one := range runs {
+				made := alone.take(t, 1, tenants[one.tenant:one.tenant+1], []run{{0, one.charges}})[0]
+				require.Equal(t, made, got[i], "seed %d, step %d, run %d", seed, step, i)
+			}
+			merged.requireBounds(t)
+			require.InDeltaSlice(t, alone.holds(t, tenants[250:]), merged.holds(t, tenants[250:]), 0.1)
+			merged.advance(time.Second)
+			alone.advance(time.Second)
+		}
+	}
+}
+
+// TestForgottenTenantsAreBegunAnew: after a charge that is too large to say who holds what, a tenant that held something
+// before has a bound again, in the same call.
+func TestForgottenTenantsAreBegunAnew(t *testing.T) {
+	t.Parallel()
+	const n, many = 1 << 13, 1 << 15
+	limit, ok := bucket.New(bucket.Token, "b", 1000, 4*n*many, 1000)
+	require.True(t, ok)
+	s := newSharedScript(t, testkit.ScriptSource(t, wire.Tenants), limit)
+	tenants := []bucket.Tenant{{Name: ":small", Weight: 1}, {Name: ":huge", Weight: 1}}
+	require.Equal(t, []int64{5, 5}, s.take(t, 1, tenants, []run{{0, 5}, {1, 5}}))
+	require.Equal(t, []int64{many, 5}, s.take(t, n, tenants, []run{{1, many}, {0, 5}}))
+	bounds := s.rdb.ZRange(t.Context(), "{k}:b:tenants", 0, -1).Val()
+	require.ElementsMatch(t, []string{":", ":small"}, bounds, "the huge one is forgotten")
+}
+
+// TestWhatTenantsHeldExpires: nothing is left of it when nobody charges the bucket for them any more, also if others keep
+// the bucket busy, and whenever one of them comes back.
+func TestWhatTenantsHeldExpires(t *testing.T) {
+	t.Parallel()
+	source, ctx := testkit.ScriptSource(t, wire.Tenants), context.Background()
+	limit, ok := bucket.New(bucket.Token, "b", 1000, 1000, 60_000)
+	require.True(t, ok)
+	for _, count := range []int{2, 300} {
+		var tenants []bucket.Tenant
+		var runs []run
+		for i := range min(count, 256) {
+			tenants, runs = append(tenants, bucket.Tenant{Name: fmt.Sprint(":", i), Weight: 2}), append(runs, run{i, 1})
+		}
+		for busy := 0; busy <= 240; busy += 10 {
+			s := newSharedScript(t, source, limit)
+			s.take(t, 1, tenants, runs)
+			for range busy / 10 { // without tenants
+				s.advance(10 * time.Second)
+				require.NoError(t, s.rdb.Set(ctx, "{k}:b", "0", 15*time.Second).Err())
+			}
+			require.Equal(t, []int64{1}, s.take(t, 1, []bucket.Tenant{{Name: ":back", Weight: 1}}, []run{{0, 1}}))
+			for _, key := range s.mini.Keys() {
+				require.Positive(t, s.mini.TTL(key), "%s after %d s", key, busy)
+			}
+			s.advance(5 * time.Minute)
+			require.Empty(t, s.mini.Keys(), "after %d s", busy)
+		}
+	}
 }

@@ -11,9 +11,9 @@
 -- Next               for each tenant its name, which begins with a colon. A change has one; without a
 --                    tenant, a reset is of the whole bucket, and a take only looks
 -- ARGV[last]         if there are tenants, bytes, as each further argument costs Redis more: for each its
---                    weight, 1 … 1000, and its charges, two bytes each. If there are several, then the
---                    runs of charges in order: for each a byte, which is one less than the tenant's
---                    number, and two bytes, how many. A lone tenant has all charges
+--                    weight, 1 … 1000, and its charges, two bytes each, the high one first. If there are
+--                    several, then the runs of charges in order: for each a byte, which is one less than
+--                    the tenant's number, and two bytes, how many. A lone tenant has all charges
 --
 -- Reply: a list. Of a change, and of a take first, the level found. Then, as they were before the call
 --   for each tenant 1 + 1024 × finish + the weight by which it holds something; 0 if it holds nothing
@@ -31,19 +31,19 @@
 --             which the bucket may still fill before these keys would expire too early
 --   bounds, a sorted set
 --     :name   a number that is at most the finish of the tenant, which is also in the hash
---   TTL       of bounds: milliseconds until the bucket is full, or longer, and a minute. Of the hash: one
---             more minute
+--   TTL       of both: milliseconds until the bucket is full, or longer. If there are many tenants, a
+--             minute more for the hash, and another for the bounds
 -- When the bucket is full, no tenant holds anything, and what the hash has is void. So expiry loses
--- nothing, unless the bucket is also charged without a tenant. In the minutes the next call removes both
--- in the background. If there is none, Redis expires one after the other: it stands still while it frees
--- what thousands of tenants held.
+-- nothing, unless the bucket is also charged without a tenant. Without the hash the bounds are void.
+-- Redis stands still while it frees what many tenants held, unless a call removes both before they
+-- expire: that is in the background. If none comes, one expires after the other.
 --
 -- A charge that raises a finish leaves the bound as it is. When the bound has passed, it is set to
 -- the finish, or the tenant is removed if that has passed too.
 --
 -- Numbers are integers below 2^53.
 
-local takes, last, minute = ARGV[1] == 'take', #ARGV, 60000
+local takes, last = ARGV[1] == 'take', #ARGV
 local bucket, key, bounds = KEYS[1], KEYS[#KEYS - 1], KEYS[#KEYS]
 local drain, cost, most = ARGV[4] + 0, ARGV[5] + 0, ARGV[6] + 0
 local tenants, at, byte = 1, last - 2, string.byte -- the tenants come after argument at
@@ -149,11 +149,11 @@ for j = 1, tenants do
   end
   if fits then
     local high, low, more, less = byte(ARGV[last], 4 * j - 3, 4 * j)
-    local own, wanted, holds = 256 * high + low, tenants > 1 and 256 * more + less or charges, 0
+    local weight, wanted, holds = 256 * high + low, tenants > 1 and 256 * more + less or charges, 0
     if f and f > v then holds = w * (f - v) end
     holds = holds + wanted * n * parts
-    local ends = floor(v + holds / own + 0.5)
-    if holds > own * (free - wanted) or ends >= maxFinish then -- with room for rounding
+    local ends = floor(v + holds / weight + 0.5)
+    if holds > weight * (free - wanted) or ends >= maxFinish then -- with room for rounding
       fits = false
     elseif wanted > 0 then
       if f then sums, all = sums - w * f, all - w end
@@ -162,8 +162,8 @@ for j = 1, tenants do
         new[to + 1], new[to + 2], to = format('%d', ends), name, to + 2
         if ends < first then first = ends end
       end
-      sums, all = sums + ends * own, all + own
-      values[size + 1], values[size + 2], size = name, format('%d', 1024 * ends + own), size + 2
+      sums, all = sums + ends * weight, all + weight
+      values[size + 1], values[size + 2], size = name, format('%d', 1024 * ends + weight), size + 2
     end
   end
 end
@@ -185,8 +185,8 @@ else -- make the charges that fit, in order; or the other change
   for run = 1, tenants > 1 and (#ARGV[last] - 4 * tenants) / 3 or tenants do
     local j, wanted = 1, charges
     if tenants > 1 then
-      local before, more, less = byte(ARGV[last], 4 * tenants + 3 * run - 2, 4 * tenants + 3 * run)
-      j, wanted = before + 1, 256 * more + less
+      local index, more, less = byte(ARGV[last], 4 * tenants + 3 * run - 2, 4 * tenants + 3 * run)
+      j, wanted = index + 1, 256 * more + less
     end
     local w, f, holds, after = own[j], finish[j], 0, level
     if f then holds = max(0, held[j] * (f - v)) end
@@ -245,14 +245,9 @@ end
 local ttl, renew = before, false
 if level ~= found then
   ttl = ceil(level / drain)
-  local rest = ttl * drain - level
-  if takes and rest == 0 and value == '0' and before > 0 then
-    call('PEXPIRE', bucket, expiry(bucket, before, ttl))
-  elseif takes then
-    call('SET', bucket, format('%d', rest), 'PX', expiry(bucket, before, ttl))
-  end
+  if takes then call('SET', bucket, format('%d', ttl * drain - level), 'PX', expiry(bucket, before, ttl)) end
   spare = spare - max(0, ttl - before)
-  renew = void or spare < 0
+  renew = void or spare < 0 or weights > maxGone and reply[3 + tenants] <= maxGone
 end
 if level ~= found and level == 0 then
   call('UNLINK', key, bounds)
@@ -283,9 +278,9 @@ elseif level ~= found or (gone or raised) and not void then
   if renew then spare = ceil(most / drain) end
   call('HSET', key, 't', format('%d %d %d %d', sum, weights, least, spare), unpack(values))
   if renew then
-    local lasts = ttl + spare
-    call('PEXPIRE', key, format('%d', lasts + 2 * minute))
-    if least > 0 then call('PEXPIRE', bounds, format('%d', lasts + minute)) end
+    local lasts, more = ttl + spare, weights > maxGone and 60000 or 0
+    call('PEXPIRE', key, format('%d', lasts + more))
+    if least > 0 then call('PEXPIRE', bounds, format('%d', lasts + 2 * more)) end
   end
 end
 if not takes or not denied then return reply end
