@@ -367,3 +367,24 @@ func TestWhatTenantsHeldExpires(t *testing.T) {
 		}
 	}
 }
+
+// TestBoundsThatWereEvicted hold no call up, whatever the totals are, and those that follow expire.
+func TestBoundsThatWereEvicted(t *testing.T) {
+	t.Parallel()
+	source, ctx := testkit.ScriptSource(t, wire.Tenants), context.Background()
+	limit, ok := bucket.New(bucket.Token, "b", 1000, 1000, 60_000)
+	require.True(t, ok)
+	tenants := []bucket.Tenant{{Name: ":a", Weight: 1}, {Name: ":b", Weight: 1}, {Name: ":c", Weight: 1}}
+	for _, totals := range []string{"", fmt.Sprint(4*bucket.MaxFinish, " 2 65536 60000"), "9007199254740990 1000 1 60000"} {
+		s := newSharedScript(t, source, limit)
+		require.Equal(t, []int64{5, 5}, s.take(t, 1, tenants[:2], []run{{0, 5}, {1, 5}}))
+		require.NoError(t, s.rdb.Del(ctx, "{k}:b:tenants").Err())
+		if totals != "" {
+			require.NoError(t, s.rdb.HSet(ctx, "{k}:b:tenants:held", "t", totals).Err())
+		}
+		require.Equal(t, []int64{1}, s.take(t, 1, tenants[2:], []run{{0, 1}}))
+		for _, key := range s.mini.Keys() {
+			require.Positive(t, s.mini.TTL(key), "%s of %q", key, totals)
+		}
+	}
+}

@@ -105,7 +105,7 @@ if level > 0 and weights > 0 then
       seen, from = seen + page, '(' .. to
       least = call('ZRANGEBYSCORE', bounds, from, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
       least = least and least + 0 or maxFinish
-    until least > v or seen >= maxGone or weights <= 0
+    until least > v or least == maxFinish or seen >= maxGone or weights <= 0
     for name, score in pairs(behind) do
       local f = floor(score / 1024)
       raised[#raised + 1], raised[#raised + 2] = format('%d', f), name
@@ -274,7 +274,10 @@ elseif level ~= found or (gone or raised) and not void then
     end
     if raised then call('ZADD', bounds, unpack(raised)) end
   end
-  if new then call('ZADD', bounds, unpack(new)) end
+  if new then
+    call('ZADD', bounds, unpack(new))
+    renew = renew or call('PTTL', bounds) == -1 -- the others were evicted
+  end
   if renew then spare = ceil(most / drain) end
   call('HSET', key, 't', format('%d %d %d %d', sum, weights, least, spare), unpack(values))
   if renew then
