@@ -309,7 +309,7 @@ func leastBurst(limits []ginlimit.Limit) int64 {
 }
 
 // failuresUntilOpen is how many calls in a row, each asked for some time after the one before was given up, open the
-// breaker for certain. Three failures do, but not every call that is given up is one: some never left.
+// breaker of a node for certain. Three failures do, but not every call that is given up is one: some never left.
 const failuresUntilOpen = 5
 
 // checkBreaker wants that nobody waits for a server that has decided for nobody for long.
@@ -327,7 +327,7 @@ func (s *simulation) checkBreaker() {
 				took := a.end.Sub(a.start)
 				failed := took >= s.plan.timeout || took > 0 && (a.err != nil || a.result.Source == ginlimit.FromLocal)
 				switch {
-				case failures >= failuresUntilOpen && took > 0 && a.start.After(last):
+				case failures >= failuresUntilOpen*s.plan.nodes && took > 0 && a.start.After(last):
 					s.complain(a, "it waits for a server that was given up long ago")
 				case failed && a.start.Sub(last) > 25*time.Millisecond:
 					failures, last = failures+1, a.end
