@@ -14,8 +14,8 @@ import (
 )
 
 // BenchmarkExpiredTenants has thousands of tenants charge a bucket. It says how long the next call after the bucket has
-// expired holds Redis up: at once; a minute later, when what they held has expired too; and after another, when their order
-// has.
+// expired holds Redis up: at once; a minute later, when what they held has expired too; and after another minute, when
+// their order has.
 func BenchmarkExpiredTenants(b *testing.B) {
 	const key = "ginlimit:{api|all}:s"
 	for name, expired := range map[string][]string{

@@ -28,7 +28,7 @@ type Server struct {
 	Log       *slog.Logger
 	Addr      string
 	Conns     int          // how many connections there may be to it; 0 is not known
-	OneOfMany bool         // it gets a part of the store's calls, so only one batch of queued calls is in flight at low latency
+	OneOfMany bool         // it gets a part of the store's calls: one batch of queued calls is in flight at low latency
 	Outage    func() []any // more of the log line of an outage; nil is none
 	Dropped   *atomic.Bool // nobody calls the dispatcher any more; nil is never
 	Inline    bool         // every call of Send ends when its context does, so a caller may send its call itself

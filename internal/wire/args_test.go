@@ -127,8 +127,8 @@ func TestArgumentsOfTenants(t *testing.T) {
 			defer d.Close()
 			for i, of := range append([]charge{{"first", 1, 1}}, row.charges...) {
 				c := dispatch.NewCall()
-				op := bucket.Op{Verb: bucket.Take, N: 1, Charges: of.charges, Tenant: bucket.Tenant{Name: of.tenant, Weight: of.weight}}
-				c.Reset(op, shared)
+				tenant := bucket.Tenant{Name: of.tenant, Weight: of.weight}
+				c.Reset(bucket.Op{Verb: bucket.Take, N: 1, Charges: of.charges, Tenant: tenant}, shared)
 				c.Key = []byte("k")
 				if i == 0 {
 					c.Hash = 1 // of another key

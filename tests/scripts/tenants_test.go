@@ -73,7 +73,9 @@ func (s *sharedScript) take(t *testing.T, n int64, tenants []bucket.Tenant, runs
 	require.Contains(t, []int{3 + count, 3 + 2*count}, len(reply))
 	shares := make([]bucket.Shares, count)
 	for i := range shares {
-		shares[i] = bucket.Shares{Sum: reply[1+count], Weights: reply[2+count], Finish: bucket.NoFinish, Weight: tenants[i].Weight}
+		shares[i] = bucket.Shares{
+			Sum: reply[1+count], Weights: reply[2+count], Finish: bucket.NoFinish, Weight: tenants[i].Weight,
+		}
 		if held := reply[1+i] - 1; held >= 0 {
 			shares[i].Finish, shares[i].Held = held/1024, held%1024
 		}
@@ -276,7 +278,7 @@ func TestACallRemovesFewTenants(t *testing.T) {
 		s.take(t, 1, tenants, runs)
 	}
 	held, bounds := s.mini.TTL("{k}:b:tenants:held"), s.mini.TTL("{k}:b:tenants")
-	require.GreaterOrEqual(t, held, s.mini.TTL("{k}:b")+time.Minute, "a call finds them, and removes them in the background")
+	require.GreaterOrEqual(t, held, s.mini.TTL("{k}:b")+time.Minute, "so that a call removes both")
 	require.Equal(t, held+time.Minute, bounds, "Redis does not free both at once")
 	s.advance(3 * time.Minute)
 	known := func() int64 { return s.rdb.HLen(t.Context(), "{k}:b:tenants:held").Val() }
