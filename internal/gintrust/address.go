@@ -1,8 +1,8 @@
 package gintrust
 
 import (
+	"net/http"
 	"net/netip"
-	"slices"
 	"strings"
 
 	"github.com/gin-gonic/gin"
@@ -32,33 +32,44 @@ func ClientAddress(c *gin.Context) (addr netip.Addr, text string, ok bool) {
 	return clientkey.Canonical(addr), "", true
 }
 
-// portsHide reports whether Gin would find another address in a header if its addresses had no
-// ports. It would not if the header is a client's, which Gin does not trust.
-func portsHide(c *gin.Context, header string) bool {
-	lines := c.Request.Header[header]
-	if !slices.ContainsFunc(lines, hasPorts) {
-		return false
-	}
-	bare := c.Copy()
-	bare.Request = c.Request.Clone(c.Request.Context())
-	for i, line := range lines {
-		bare.Request.Header[header][i] = withoutPorts(line)
-	}
-	return bare.ClientIP() != c.ClientIP()
-}
+const (
+	maxLines = 8   // of a header that are looked at
+	maxBytes = 512 // of a line
+)
 
-// hasPorts reports whether one of the addresses in a list, such as the value of X-Forwarded-For, has
-// a port, or is of IPv6 and has brackets.
-func hasPorts(list string) bool {
-	if !strings.Contains(list, ":") { // most lists are of IPv4 alone
+// portsHide reports whether Gin would find another address in a header if its addresses had no ports. It asks Gin
+// about the header's end alone, where proxies add addresses, and does not read a header that Gin does not trust.
+func (f *found) portsHide(c *gin.Context, header string) bool {
+	asked := c.Copy()
+	clientIP := func(header http.Header) string {
+		asked.Request = (&http.Request{RemoteAddr: c.Request.RemoteAddr, Header: header}).WithContext(c.Request.Context())
+		return asked.ClientIP()
+	}
+	if clientIP(http.Header{header: {claimed}}) != claimed {
 		return false
 	}
-	for entry := range strings.SplitSeq(list, ",") {
-		if entry != withoutPort(entry) {
-			return true
+	ends := http.Header{}
+	for _, name := range f.headers {
+		if lines := c.Request.Header[name]; len(lines) > 0 {
+			ends.Set(name, lastAddresses(lines))
 		}
 	}
-	return false
+	address := clientIP(ends)
+	ends.Set(header, withoutPorts(ends.Get(header)))
+	return clientIP(ends) != address
+}
+
+// lastAddresses returns the end of a list of addresses, of which a header has several lines.
+func lastAddresses(lines []string) string {
+	var ends []string
+	for _, line := range lines[max(0, len(lines)-maxLines):] {
+		if len(line) > maxBytes { // what comes before its end is out of sight
+			_, line, _ = strings.Cut(line[len(line)-maxBytes:], ",")
+			ends = nil
+		}
+		ends = append(ends, line)
+	}
+	return strings.Join(ends, ",")
 }
 
 // withoutPorts returns a list of addresses without their ports and brackets.

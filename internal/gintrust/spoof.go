@@ -6,6 +6,9 @@ import (
 	"github.com/gin-gonic/gin"
 )
 
+// claimed is an address that no client has. It and others here are for documentation (RFC 5737, RFC 3849).
+const claimed = "198.51.100.1"
+
 // spoof is how clients can spoof their address. They cannot if there is no header.
 type spoof struct {
 	header string // that Gin takes addresses from
@@ -41,8 +44,7 @@ func spoofOf(c *gin.Context) spoof {
 // of the engine's TrustedPlatform is not one of them: with it the application states that every
 // request comes through the platform.
 func findSpoof(headers []string, proxy string, clientIP func(*http.Request) string) spoof {
-	// All addresses here are for documentation (RFC 5737, RFC 3849).
-	const claimed, real, noAddress = "198.51.100.1", "203.0.113.7", "no address"
+	const real, noAddress = "203.0.113.7", "no address"
 	from := func(remote, header string, lines ...string) string {
 		return clientIP(&http.Request{RemoteAddr: remote, Header: http.Header{http.CanonicalHeaderKey(header): lines}})
 	}

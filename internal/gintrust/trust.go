@@ -7,6 +7,7 @@ package gintrust
 
 import (
 	"log/slog"
+	"math/rand/v2"
 	"sync/atomic"
 
 	"github.com/gin-gonic/gin"
@@ -28,8 +29,22 @@ type found struct {
 
 // Warnings are what a limiter logs once. The zero Warnings were not logged.
 type Warnings struct {
-	spoof atomic.Bool // that clients can spoof their addresses
-	ports atomic.Bool // that Gin cannot read addresses with ports
+	spoof atomic.Bool  // that clients can spoof their addresses
+	ports atomic.Bool  // that Gin cannot read addresses with ports
+	looks atomic.Int32 // for such ports
+}
+
+const (
+	firstLooks = 16  // requests with a header of addresses that are looked at for ports
+	thenOneOf  = 256 // later requests, as whoever sends the header chooses its length
+)
+
+// look reports whether to look at a request's header for ports.
+func (w *Warnings) look() bool {
+	if w.looks.Load() < firstLooks {
+		return w.looks.Add(1) <= firstLooks
+	}
+	return rand.IntN(thenOneOf) == 0
 }
 
 // look looks at a request's engine.
@@ -54,7 +69,10 @@ func (t *Trust) Warn(c *gin.Context, log *slog.Logger, logged *Warnings) {
 		return
 	}
 	for _, header := range f.headers {
-		if portsHide(c, header) && !logged.ports.Swap(true) {
+		if len(c.Request.Header[header]) == 0 || !logged.look() {
+			continue
+		}
+		if f.portsHide(c, header) && !logged.ports.Swap(true) {
 			log.WarnContext(c.Request.Context(), "ginlimit: Gin cannot read "+header+", as its addresses have ports; "+
 				"all clients of a proxy share one bucket, or are answered 500. "+
 				"Remove the ports in middleware before the limiter: see Addresses with ports in docs/guide.md")
