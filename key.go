@@ -162,8 +162,8 @@ func ByRoute(c *gin.Context) (string, error) {
 	return Key(c.Request.Method, c.FullPath()), nil
 }
 
-// Key joins one or more parts into one key. Different lists of parts have different keys. In Redis, client k
-// of policy n has the key Key(n, k).
+// Key joins one or more parts into one key. Different lists of parts have different keys. A part of more than
+// 1,024 bytes stands as a hash. In Redis, client k of policy n has the key Key(n, k).
 func Key(parts ...string) string {
 	if len(parts) == 0 {
 		return ""

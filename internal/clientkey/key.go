@@ -8,6 +8,7 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
+	"encoding/hex"
 	"hash"
 	"hash/maphash"
 	"strings"
@@ -17,21 +18,28 @@ import (
 const (
 	separator = `|`
 	special   = `|\` // what escapes begin with or stand for
+	maxPart   = 1024 // bytes of a part that stands as it is
 )
 
 var escaper = strings.NewReplacer(`|`, `\|`, `\`, `\\`)
 
 // Join returns one key for a name and parts. Different tuples have different keys.
+//
+// A part of more than a kilobyte stands as a hash: it may be a header, which clients fill, and each Join of a Join
+// could double it.
 func Join(name string, parts ...string) string {
-	size, escape := len(name)+len(parts), strings.ContainsAny(name, special)
+	size, escape := min(len(name), maxPart)+len(parts), hasSpecial(name)
 	for _, part := range parts {
-		size += len(part)
-		escape = escape || strings.ContainsAny(part, special)
+		size += min(len(part), maxPart)
+		escape = escape || hasSpecial(part)
 	}
 	var key strings.Builder
 	key.Grow(size)
 	write := func(s string) {
-		if escape {
+		switch {
+		case len(s) > maxPart:
+			s = hashOf(s)
+		case escape:
 			s = escaper.Replace(s)
 		}
 		key.WriteString(s)
@@ -42,6 +50,22 @@ func Join(name string, parts ...string) string {
 		write(part)
 	}
 	return key.String()
+}
+
+// hasSpecial reports whether a part has to be escaped.
+func hasSpecial(part string) bool { return len(part) <= maxPart && strings.ContainsAny(part, special) }
+
+// hashOf returns what a long part stands as. No escaped text begins with a backslash and a hash mark. It is longer than
+// maxPlain, so that a key with such a part is a hash in Redis, as any long key.
+func hashOf(part string) string {
+	sum := sha256.New()
+	var chunk [maxPart]byte // rather than a copy of the part
+	for len(part) > 0 {
+		n := copy(chunk[:], part)
+		_, _ = sum.Write(chunk[:n]) // it has no error
+		part = part[n:]
+	}
+	return string(hex.AppendEncode([]byte{'\\', hashMark}, sum.Sum(nil)))
 }
 
 const (
@@ -71,7 +95,11 @@ func NewText(secret []byte) Text {
 func (t Text) Append(dst []byte, prefix, key string) []byte {
 	start := len(dst)
 	dst = append(dst, prefix...)
-	if prefix != "" && strings.ContainsAny(key, special) {
+	switch {
+	case prefix == "":
+	case len(key) > maxPart:
+		key = hashOf(key)
+	case hasSpecial(key):
 		key = escaper.Replace(key)
 	}
 	dst = append(dst, key...)

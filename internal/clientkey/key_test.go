@@ -17,15 +17,34 @@ func TestJoinTellsTuplesApart(t *testing.T) {
 	t.Parallel()
 	assert.Equal(t, "login|203.0.113.7", clientkey.Join("login", "203.0.113.7"))
 	assert.Equal(t, `a\|b|c\\`, clientkey.Join("a|b", `c\`))
+	long := strings.Repeat("a|", 513)
+	hash := clientkey.Join(long)[1:]
+	require.Regexp(t, `^#[0-9a-f]{64}$`, hash)
 	tuples := [][]string{{"a-b", "c"}, {"a", "b-c"}, {"a", "b", "c"}, {"a", "b|c"}, {"a|b", "c"}, {"a|b|c"}, {"abc"},
 		{"a", ""}, {"", "a"}, {"a"}, {"a", "", ""}, {`a\`, "b"}, {`a\|b`}, {`a`, `\b`},
-		{`a\\`, "b"}, {"|"}, {`\`}, {""}, {"", ""}}
+		{`a\\`, "b"}, {"|"}, {`\`}, {""}, {"", ""},
+		{"a", long}, {"a", long + "b"}, {"a", long, ""}, {"a", "", long}, {long, "a"}, {long + "a"}, {long}, {long, long},
+		{"a|b", long}, {"a", "b", long}, {hash}, {`\` + hash}, {"a", hash}, {"a", `\` + hash}, {`a|\` + hash}, {hash, "a"}}
 	seen := map[string][]string{}
 	for _, tuple := range tuples {
 		key := clientkey.Join(tuple[0], tuple[1:]...)
 		assert.NotContains(t, seen, key, "%q and %q", tuple, seen[key])
 		seen[key] = tuple
 	}
+}
+
+// TestLongPartsMakeNoLongKeys, however often they are joined: each Join would double a part of separators.
+func TestLongPartsMakeNoLongKeys(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, "a|"+strings.Repeat("b", 1024), clientkey.Join("a", strings.Repeat("b", 1024)))
+	key := strings.Repeat("|", 900_000)
+	for range 12 {
+		key = clientkey.Join("a", key)
+		require.LessOrEqual(t, len(key), 2+2*1024)
+	}
+	text := clientkey.Text{}.Append(nil, "login|", strings.Repeat("|", 900_000))
+	require.Less(t, cap(text), 1024, "buffers of keys are kept")
+	require.Regexp(t, `^#[A-Za-z0-9_-]{43}$`, string(text), "as any key of more than 64 bytes")
 }
 
 // slotText is a key as it stands in a hash tag, without a secret.
@@ -47,9 +66,9 @@ func TestPlainKeysStandAsTheyAre(t *testing.T) {
 func TestPrefixOfAPolicy(t *testing.T) {
 	t.Parallel()
 	for _, text := range []clientkey.Text{{}, clientkey.NewText([]byte("secret"))} {
-		for _, name := range []string{"login", `a|\b`, "{a}"} {
+		for _, name := range []string{"login", `a|\b`, "{a}", strings.Repeat("name|", 400)} {
 			for _, client := range []string{"203.0.113.7", "a|b", `a\b`, `|\`, "{a}", "é", strings.Repeat("long", 40),
-				"#"} {
+				"#", strings.Repeat("longest|", 400)} {
 				want := text.Append(nil, "", clientkey.Join(name, client))
 				got := text.Append([]byte("kept{"), clientkey.Join(name, ""), client)
 				assert.Equal(t, "kept{"+string(want), string(got), "%q, %q", name, client)
@@ -104,6 +123,7 @@ func FuzzKey(f *testing.F) {
 	f.Add(`a\`, "|b", `a`, `\|b`)
 	f.Add("{", "}", "\x00", "\n")
 	f.Add("a", strings.Repeat("b", 63), "a", strings.Repeat("b", 62))
+	f.Add("a", strings.Repeat("|", 1025), "a", strings.Repeat("|", 1026))
 	f.Fuzz(func(t *testing.T, name1, part1, name2, part2 string) {
 		same := name1 == name2 && part1 == part2
 		key1, key2 := clientkey.Join(name1, part1), clientkey.Join(name2, part2)

@@ -20,11 +20,17 @@ import (
 func TestLongHeadersTakeNoMemory(t *testing.T) {
 	const requests, each = 50, 64 << 10
 	long := func(part string) string { return strings.Repeat(part, 900_000/len(part)) }
+	key := ginlimit.ByHeader("X-Key")
 	for name, row := range map[string]struct {
 		header, value string
 		key           ginlimit.KeyFunc
 	}{
-		"addresses with ports": {"X-Forwarded-For", long("203.0.113.7:5, ") + "203.0.113.7:5", ginlimit.ByClientIP},
+		"addresses with ports":  {"X-Forwarded-For", long("203.0.113.7:5, ") + "203.0.113.7:5", ginlimit.ByClientIP},
+		"a key":                 {"X-Key", long("a"), key},
+		"a key of separators":   {"X-Key", long("|"), key},
+		"several headers":       {"X-Key", long("|"), ginlimit.ByHeader("X-Key", "X-Key")},
+		"the first of several":  {"X-Key", long(`\`), ginlimit.ByAny(key)},
+		"all of all of several": {"X-Key", long("|"), ginlimit.ByAll(ginlimit.ByAll(key, ginlimit.ByAll(key)), key)},
 	} {
 		limiter := testkit.NewLocal(t)
 		handler := ginlimit.AllOf(
