@@ -201,22 +201,34 @@ func ByClientIPPrefix(v4, v6 int) KeyFunc {
 
 func byAddress(c *gin.Context, v4, v6 int) (string, error) {
 	decides, _ := c.Get(stateKey)
-	if user, ok := decides.(addressUser); ok {
-		user.useAddress(c)
+	if finder, ok := decides.(addressFinder); ok {
+		return finder.findAddress(c).key(v4, v6)
 	}
-	return keyOfAddress(c, v4, v6)
+	return clientAddressOf(c).key(v4, v6)
 }
 
-// keyOfAddress is byAddress where the policy that decides is known, and knows that it uses the address.
-func keyOfAddress(c *gin.Context, v4, v6 int) (string, error) {
+// clientAddress is the address of a request's client, as [gintrust.ClientAddress] returns it.
+type clientAddress struct {
+	addr  netip.Addr
+	text  string
+	ok    bool
+	known bool // Gin was asked
+}
+
+func clientAddressOf(c *gin.Context) clientAddress {
 	addr, text, ok := gintrust.ClientAddress(c)
+	return clientAddress{addr, text, ok, true}
+}
+
+// key returns the key of the address.
+func (a clientAddress) key(v4, v6 int) (string, error) {
 	switch {
-	case !ok:
-		return "", unreadable(text)
-	case v4 == clientkey.BitsV4 && text != "":
-		return text, nil // without an allocation
+	case !a.ok:
+		return "", unreadable(a.text)
+	case v4 == clientkey.BitsV4 && a.text != "":
+		return a.text, nil // without an allocation
 	}
-	return clientkey.Address(addr, v4, v6), nil
+	return clientkey.Address(a.addr, v4, v6), nil
 }
 
 // unreadable is the error of a client's address that is none.
@@ -224,10 +236,12 @@ func unreadable(address string) error {
 	return fmt.Errorf("%w: the client address %.64q cannot be read", ErrNoKey, address)
 }
 
-// addressUser learns that a request's address is used.
-type addressUser interface{ useAddress(*gin.Context) }
+// addressFinder finds the address of a request's client, and learns that it is used.
+type addressFinder interface {
+	findAddress(*gin.Context) clientAddress
+}
 
-// stateKey is where a [gin.Context] keeps the newest state of a request, an addressUser.
+// stateKey is where a [gin.Context] keeps the newest state of a request, an addressFinder.
 const stateKey = "github.com/ginlimit/ginlimit.state"
 
 // keyOf returns the key of a request, or an error that wraps [ErrNoKey] if it is empty.

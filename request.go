@@ -12,7 +12,6 @@ import (
 
 	"github.com/ginlimit/ginlimit/internal/clientkey"
 	"github.com/ginlimit/ginlimit/internal/engine"
-	"github.com/ginlimit/ginlimit/internal/gintrust"
 	"github.com/ginlimit/ginlimit/internal/rules"
 )
 
@@ -23,6 +22,7 @@ func (s *requestState) serve(c *gin.Context) {
 	}
 	ctx := c.Request.Context()
 	failed, why := s.ask(c)
+	s.address = nil // a handler that follows may change the request
 	if failed == nil {
 		failed, why = s.take(ctx)
 	}
@@ -62,16 +62,21 @@ func (t *part) bypass(c *gin.Context, s *requestState) (over bool) {
 	p, ctx, listed := t.policy, c.Request.Context(), false
 	s.asking = p
 	if !p.exempts.allowed.IsEmpty() || !p.exempts.denied.IsEmpty() {
-		p.useAddress(c)
-		addr, text, ok := gintrust.ClientAddress(c)
+		if s.address == nil {
+			s.address = new(clientAddress) // for the key
+		}
+		address := s.findAddress(c)
 		switch {
-		case !ok:
+		case !address.ok:
 			t.phase = absent
-			t.fail(c, s, failure{err: unreadable(text), origin: fromKeyFunc})
+			if !p.dryRun {
+				s.address = nil
+			}
+			t.fail(c, s, failure{err: unreadable(address.text), origin: fromKeyFunc})
 			return !p.dryRun
-		case p.exempts.allowed.Contains(addr) && p.trust.MayAllow(c, p.limiter.logger, p.name):
+		case p.exempts.allowed.Contains(address.addr) && p.trust.MayAllow(c, p.limiter.logger, p.name):
 			listed = true
-		case p.exempts.denied.Contains(addr):
+		case p.exempts.denied.Contains(address.addr):
 			t.phase, t.result = settled, Result{Name: p.name, RetryAfter: rules.Never, Source: FromPolicy, Cause: CauseList}
 			s.record(ctx, t, OutcomeDenied, false, failure{})
 			if !p.dryRun {
@@ -174,14 +179,13 @@ func (t *part) findKey(c *gin.Context, s *requestState) {
 		t.client, t.keyErr = keyOf(p.key, c)
 		return
 	}
-	p.useAddress(c) // ByClientIP need not look for the policy
 	for i := range s.parts {
 		if other := &s.parts[i]; other.hasKey && other.policy.key == nil && other != t {
 			t.client, t.keyErr = other.client, other.keyErr
 			return
 		}
 	}
-	t.client, t.keyErr = keyOfAddress(c, clientkey.BitsV4, clientkey.BitsV6)
+	t.client, t.keyErr = s.findAddress(c).key(clientkey.BitsV4, clientkey.BitsV6) // ByClientIP would look for the state
 }
 
 // deny answers a denied request.

@@ -224,17 +224,22 @@ func answerError(c *gin.Context, err error) {
 type requestState struct {
 	decision
 	asking  *Policy                      // whose key function runs
+	address *clientAddress               // while lists and keys ask for it; nil if one of them does
 	decided atomic.Bool                  // results do not change any more
 	follows atomic.Bool                  // another handler has begun to decide since
 	before  atomic.Pointer[requestState] // of the handler that decided before; nil if there is none
 	fields  httpfields.Fields            // memory
 }
 
-// allocateState returns an empty state for a number of policies. A state of one policy and its memory are one
-// allocation.
+// allocateState returns an empty state for a number of policies. A state and its memory are one allocation.
 func allocateState(policies int) *requestState {
 	if policies > 1 {
-		return new(requestState)
+		several := new(struct {
+			requestState
+			clientAddress
+		})
+		several.address = &several.clientAddress
+		return &several.requestState
 	}
 	all := new(struct {
 		requestState
@@ -278,8 +283,19 @@ func (s *requestState) orBefore() *requestState {
 	return s
 }
 
-// useAddress implements addressUser.
-func (s *requestState) useAddress(c *gin.Context) { s.asking.useAddress(c) }
+// findAddress implements addressFinder. Gin reads all of a header, which a client may have filled, so several
+// policies and lists ask for the address once.
+func (s *requestState) findAddress(c *gin.Context) clientAddress {
+	if s.address != nil && s.address.known {
+		return *s.address
+	}
+	s.asking.useAddress(c)
+	found := clientAddressOf(c)
+	if s.address != nil {
+		*s.address = found
+	}
+	return found
+}
 
 // set keeps the results in the state, and warns if the same bucket has been charged already.
 func (s *requestState) set(c *gin.Context) {
