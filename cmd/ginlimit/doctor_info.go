@@ -159,4 +159,6 @@ func adviceOf(err error) string {
 }
 
 // errorText returns an error in one line.
-func errorText(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }
+func errorText(err error) string {
+	return strings.Join(strings.Fields(withoutSecrets(err.Error())), " ")
+}

@@ -86,7 +86,7 @@ func (t *tool) run(ctx context.Context, args []string) int {
 	case errors.Is(err, errProblem):
 		return exitFailed
 	}
-	fmt.Fprintln(t.errs, "ginlimit:", strings.TrimPrefix(err.Error(), "ginlimit: "))
+	fmt.Fprintln(t.errs, "ginlimit:", strings.TrimPrefix(withoutSecrets(err.Error()), "ginlimit: "))
 	if errors.As(err, new(usageError)) || errors.Is(err, ginlimit.ErrInvalidArgument) {
 		return exitUsage
 	}

@@ -139,6 +139,16 @@ func TestUserWithFewRights(t *testing.T) {
 	require.Equal(t, map[string]string{"token-bucket": fine, "fixed-window": problem, "sliding-window": problem}, found)
 }
 
+// TestUnknownCommandsShowNoPassword: Redis' error for AUTH has its arguments, as behind a proxy without it.
+func TestUnknownCommandsShowNoPassword(t *testing.T) {
+	t.Parallel()
+	addr := testkit.StartRedis(t, "--rename-command", "AUTH", "none", "--rename-command", "HELLO", "nothing")
+	r := newRunner(t, "redis://app:sesame@"+addr)
+	r.fails(exitFailed, "unknown command 'auth'", "policies")
+	require.NotContains(t, r.run("policies").errs, "sesame")
+	require.NotContains(t, r.run("doctor").out, "sesame")
+}
+
 func TestCluster(t *testing.T) {
 	t.Parallel()
 	addrs := testkit.StartCluster(t, 3)
