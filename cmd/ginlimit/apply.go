@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"regexp"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -166,9 +164,6 @@ func (s *session) plan(ctx context.Context, want []entry, prune bool) (
 	return plan, todo, nil
 }
 
-// numbered is how [ginlimit.Limiter.OverrideAll] says which override an error is about.
-var numbered = regexp.MustCompile(`\(override (\d+)\)`)
-
 // change makes the changes, all or none. An error names the lines of the file.
 func (s *session) change(ctx context.Context, todo []entry) error {
 	var all []ginlimit.Override
@@ -176,16 +171,30 @@ func (s *session) change(ctx context.Context, todo []entry) error {
 		all = append(all, e.Override)
 	}
 	err := s.OverrideAll(ctx, all...)
-	if !errors.Is(err, ginlimit.ErrInvalidArgument) {
+	if len(todo) == 1 && errors.Is(err, ginlimit.ErrInvalidArgument) {
+		return faults{{todo[0].line, err}}.err()
+	}
+	var found faults
+	found.addOverrides(err, todo)
+	if found == nil {
 		return err
 	}
-	if len(todo) == 1 && todo[0].line > 0 {
-		return usage("line %d: %w", todo[0].line, err)
+	return found.err()
+}
+
+// addOverrides adds what an error of [ginlimit.Limiter.OverrideAll] says about the overrides in it.
+func (f *faults) addOverrides(err error, all []entry) {
+	switch err := err.(type) {
+	case interface {
+		Override() int
+		Unwrap() error
+	}:
+		f.add(all[err.Override()].line, "%w", err.Unwrap())
+	case interface{ Unwrap() []error }:
+		for _, one := range err.Unwrap() {
+			f.addOverrides(one, all)
+		}
 	}
-	return usageError{errors.New(numbered.ReplaceAllStringFunc(err.Error(), func(text string) string {
-		n, _ := strconv.Atoi(numbered.FindStringSubmatch(text)[1])
-		return fmt.Sprintf("(line %d)", todo[n-1].line)
-	}))}
 }
 
 func isOfClient(o ginlimit.Override) bool { return o.Client != "" }
