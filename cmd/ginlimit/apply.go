@@ -38,11 +38,12 @@ func (t *tool) apply() *cobra.Command {
 The file, or "-" for standard input, is a list of at most 1,000 overrides:
 
   - policy: login
-    client: 203.0.113.7            # all clients without it
+    client: 203.0.113.7            # or all: true
     limits: [100/h, 4 in flight]
     until: 2026-12-31T18:00:00Z    # or for: 2h
     note: load test
 
+A client that is a hash needs hash: true beside it; one whose name reads as a hash needs hash: false.
 Overrides that the file does not have stay, unless there is --prune.`,
 		Args: cobra.ExactArgs(1),
 		RunE: t.withLimiter(func(ctx context.Context, s *session, args []string) error {
@@ -106,21 +107,31 @@ func (s *session) fit(ctx context.Context, entries []entry) (all []entry, err er
 			faults.add(e.line, "no process serves a policy %q", e.Policy)
 			continue
 		}
-		if err := s.tool.checkSecret(known[i]); err != nil {
+		if err := s.tool.resolve(&e, known[i]); err != nil {
 			faults.add(e.line, "%w", err)
-		}
-		if e.Client != "" {
-			if e.Client, err = clientKey(known[i], e.Client); err != nil {
-				faults.add(e.line, "%w", err)
-			}
+			continue
 		}
 		same := func(o entry) bool { return o.Policy == e.Policy && o.Client == e.Client }
 		if slices.ContainsFunc(all, same) {
-			faults.add(e.line, "policy %q has %s twice", e.Policy, whom(e.Client))
+			faults.add(e.line, "policy %q has %s twice", e.Policy, whom(e.of.key))
 		}
 		all = append(all, e)
 	}
 	return all, faults.err()
+}
+
+// resolve gives an entry its client, as the policy knows it and as Redis has it.
+func (t *tool) resolve(e *entry, of ginlimit.PolicyInfo) (err error) {
+	if e.all {
+		return nil
+	}
+	if e.of, err = t.client(of, e.Client, e.hash); err == nil {
+		err = overridable(of, e.of)
+	}
+	if err == nil {
+		e.Client, err = t.stored(of.Name, e.of)
+	}
+	return err
 }
 
 // plan returns what changes, and the overrides that change it.
@@ -133,13 +144,11 @@ func (s *session) plan(ctx context.Context, want []entry, prune bool) (
 	}
 	plan = []change{}
 	for _, o := range want {
-		client, err := s.tool.hidden(o.Policy, o.Client)
-		if err != nil {
-			return nil, nil, err
-		}
-		i := slices.IndexFunc(have, func(h ginlimit.Override) bool { return h.Policy == o.Policy && h.Client == client })
+		same := func(h ginlimit.Override) bool { return h.Policy == o.Policy && h.Client == o.Client }
+		i := slices.IndexFunc(have, same)
 		c := change{Change: adds, New: new(override)}
 		*c.New = outputOf(o.Override)
+		c.New.Client = o.of.key
 		if i >= 0 {
 			old := outputOf(have[i])
 			have = slices.Delete(have, i, i+1)
@@ -152,9 +161,6 @@ func (s *session) plan(ctx context.Context, want []entry, prune bool) (
 	}
 	if !prune {
 		return plan, todo, nil
-	}
-	if secret, err := s.tool.keySecret(); err != nil || secret != nil && slices.ContainsFunc(have, isOfClient) {
-		return nil, nil, usage("--prune cannot end overrides of clients whose keys are secret: end them one by one")
 	}
 	for _, h := range have {
 		old := outputOf(h)
@@ -197,8 +203,6 @@ func (f *faults) addOverrides(err error, all []entry) {
 	}
 }
 
-func isOfClient(o ginlimit.Override) bool { return o.Client != "" }
-
 func printPlan(w io.Writer, plan []change) {
 	if len(plan) == 0 {
 		row(w, "nothing changes")
@@ -212,6 +216,6 @@ func printPlan(w io.Writer, plan []change) {
 		if c.Change == changes {
 			text = c.Old.text() + " -> " + text
 		}
-		row(w, c.Change, visible(of.Policy), whom(of.Client), text)
+		row(w, c.Change, word(of.Policy), whom(of.Client), text)
 	}
 }

@@ -230,9 +230,9 @@ func TestARegistryOfANewerVersion(t *testing.T) {
 	const text = "a newer version of ginlimit has written it"
 	r.fails(exitFailed, text, "policies")
 	r.fails(exitFailed, text, "status", "login", "203.0.113.7")
-	r.fails(exitFailed, text, "override", "login", "9/h", "--for", "1h", "-y")
+	r.fails(exitFailed, text, "override-all", "login", "9/h", "--for", "1h", "-y")
 	require.NoError(t, rdb.ZRem(t.Context(), "ginlimit:{policies}:processes", "newer P1").Err())
-	r.ok("override", "login", "9/h", "--for", "1h", "-y")
+	r.ok("override-all", "login", "9/h", "--for", "1h", "-y")
 	require.NoError(t, rdb.HSet(t.Context(), "ginlimit:{overrides}", "login|a", newer).Err())
 	r.fails(exitFailed, text, "overrides")
 	r.fails(exitFailed, text, "status", "login", "203.0.113.7")

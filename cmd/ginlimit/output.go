@@ -11,6 +11,8 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode"
+	"unicode/utf8"
 )
 
 // print prints a value as JSON, or as the text that a function writes.
@@ -34,6 +36,38 @@ func row(w io.Writer, cells ...any) {
 		fmt.Fprint(w, cell)
 	}
 	fmt.Fprintln(w)
+}
+
+// word returns text of other people as a shell reads it: what the tool shows of a client can be an argument.
+func word(text string) string {
+	isPlain := func(r rune) bool {
+		return r != utf8.RuneError && (unicode.IsLetter(r) || unicode.IsDigit(r) || strings.ContainsRune("._:/@%+,-", r))
+	}
+	if text != "" && !strings.ContainsFunc(text, func(r rune) bool { return !isPlain(r) }) {
+		return text
+	}
+	isVisible := func(r rune) bool {
+		return r == ' ' || r != utf8.RuneError && unicode.IsGraphic(r) && !unicode.IsSpace(r)
+	}
+	if !strings.ContainsFunc(text, func(r rune) bool { return r == '\'' || !isVisible(r) }) {
+		return "'" + text + "'"
+	}
+	var quoted strings.Builder
+	for len(text) > 0 {
+		r, n := utf8.DecodeRuneInString(text)
+		switch {
+		case r == '\'' || r == '\\':
+			quoted.WriteString(`\` + text[:n])
+		case isVisible(r):
+			quoted.WriteString(text[:n])
+		default:
+			for _, b := range []byte(text[:n]) {
+				fmt.Fprintf(&quoted, `\x%02x`, b)
+			}
+		}
+		text = text[n:]
+	}
+	return "$'" + quoted.String() + "'"
 }
 
 // visible returns text of other people so that it cannot move the cursor, or break a table.
