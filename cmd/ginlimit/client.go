@@ -18,8 +18,8 @@ import (
 const limitUsage = "a limit of the client, such as \"100/m\", of a policy with limits of each client; may be repeated"
 
 // clientUsage is part of the help of commands that take a client.
-const clientUsage = "CLIENT is as the policy's key function returns it, or a hash and --hash, as top shows it. In scripts put\n" +
-	"flags before -- and CLIENT after it, as clients choose their names: --help may be one."
+const clientUsage = "CLIENT is as the policy's key function returns it, or a hash and --hash, as top shows it.\n" +
+	"In scripts put flags before -- and CLIENT after it, as clients choose their names: --help may be one."
 
 // status is the output of status.
 type status struct {

@@ -20,10 +20,13 @@ import (
 // hostileClients are names that clients may choose.
 var hostileClients = []string{
 	"prohibited", "unlimited", "10/s", "4 in flight", "1/h, 2/m", "all", "report", "true",
-	"-x", "-y", "-1", "-json", "--all", "--end", "--yes", "--json", "--help", "-h", "--version", "--hash", "--hash=true", "--",
+	"-x", "-y", "-1", "-json", "--all", "--end", "--yes", "--json", "--help", "-h", "--version", "--hash",
+	"--hash=true", "--",
 	"--redis=redis://127.0.0.1:1", "--redis", "--prefix=other", "--note", "--for", "--timeout=1ns", "--limit=prohibited",
-	"#", "#a", "a b", " ", "'", `"`, `\`, "a'b", "$HOME", "$(exit)", "`exit`", "*", "~", "!", "=ls", "a;b", "a|b", "{a}", "a\nb",
-	"a\x1b[2Jb", "\x01", "\t", "a\u202eb", "\u00a0", "é", "\xff\xfe", "a\xc3", "\ufffd", strings.Repeat("x", 300), "null", "- a", "a: b",
+	"#", "#a", "a b", " ", "'", `"`, `\`, "a'b", "$HOME", "$(exit)", "`exit`", "*", "~", "!", "=ls", "a;b", "a|b",
+	"{a}", "a\nb",
+	"a\x1b[2Jb", "\x01", "\t", "a\u202eb", "\u00a0", "é", "\xff\xfe", "a\xc3", "\ufffd",
+	strings.Repeat("x", 300), "null", "- a", "a: b",
 }
 
 // TestClientsChooseTheirNames: with flags before -- a script is right whatever the name is.
@@ -212,10 +215,11 @@ func TestAClientNamedAsAHash(t *testing.T) {
 	policies, r, rdb := start(t)
 	victim := strings.Repeat("v", 100)
 	hash := string(clientkey.Text{}.Append(nil, "report|", victim))
-	for _, args := range [][]string{{"status", "report", hash}, {"slots", "report", hash}, {"block", "report", hash, "1h", "-y"},
-		{"reset", "report", hash, "-y"}, {"override", "report", hash, "1/h", "--for", "1h", "-y"},
+	for _, args := range [][]string{{"status", "report", hash}, {"slots", "report", hash},
+		{"block", "report", hash, "1h", "-y"}, {"reset", "report", hash, "-y"}, {"override", "report", hash, "1/h", "--for", "1h", "-y"},
 		{"override", "report", hash, "--end", "-y"}} {
-		r.fails(exitUsage, hash+" may be a hash or a client of this name: give --hash if top shows it so, or --hash=false", args...)
+		r.fails(exitUsage, hash+" may be a hash or a client of this name: give --hash if top shows it so, or --hash=false",
+			args...)
 	}
 	r.in = `- {policy: report, client: "` + hash + `", limits: 9/h, for: 1h}`
 	r.fails(exitUsage, "line 1: "+hash+" may be a hash", "apply", "-", "-y")
@@ -229,7 +233,8 @@ func TestAClientNamedAsAHash(t *testing.T) {
 	r.ok("reset", "report", hash, "--hash=false", "-y")
 	require.False(t, allowed(victim))
 	require.True(t, allowed(hash))
-	for _, no := range []string{"key", "#", hash[:43], hash + "A", hash[:43] + "\n", hash[:43] + "B", "#" + strings.Repeat("=", 43)} {
+	for _, no := range []string{"key", "#", hash[:43], hash + "A", hash[:43] + "\n", hash[:43] + "!",
+		"#" + strings.Repeat("=", 43)} {
 		r.fails(exitUsage, "is no hash as top shows it", "block", "--hash", "-y", "--", "report", no, "1h")
 	}
 	r.fails(exitUsage, "--tenant needs the client", "status", "share", hash, "--hash", "--tenant", "a")

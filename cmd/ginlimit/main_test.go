@@ -167,7 +167,7 @@ func TestMistakesOfUse(t *testing.T) {
 		"accepts 1 arg(s), received 0\nusage: ":      {"top"},
 		"unknown flag: --nope":                       {"top", "p", "--nope"},
 		"of Redis: want HOST, HOST:PORT or":          {"top", "p", "--redis", "redis://user:secret@[::1"},
-		"of Redis: in a password, write / as %2F":    {"top", "p", "--redis", "redis://user:secret/x@a"},
+		"in a password, write / as %2F":              {"top", "p", "--redis", "redis://user:secret/x@a"},
 		"want a database number and no other":        {"top", "p", "--redis", "redis://user:secret@a/b"},
 		"a unix socket has a path such as /run":      {"top", "p", "--redis", "unix://secret@"},
 		"want the scheme redis, rediss or unix":      {"top", "p", "--redis", "http://x"},

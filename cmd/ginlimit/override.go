@@ -75,7 +75,11 @@ type overriding struct {
 	end            bool
 }
 
-func (o *overriding) command(c *cobra.Command, args int, run func(c *cobra.Command, args []string) error) *cobra.Command {
+// command gives a command these flags, and says how many arguments it takes. No argument can be left out, or one that
+// reads as a flag might change whom a command is about.
+func (o *overriding) command(
+	c *cobra.Command, args int, run func(c *cobra.Command, args []string) error,
+) *cobra.Command {
 	c.Flags().StringVar(&o.at, "until", "", "when it ends, such as 2026-12-31T18:00:00Z")
 	c.Flags().StringVar(&o.span, "for", "", "how long it lasts, such as 2h or 7d")
 	c.Flags().StringVar(&o.note, "note", "", "why, for people")
@@ -137,7 +141,9 @@ func (t *tool) overrideAll() *cobra.Command {
 }
 
 // override makes or ends the override of a client, or of all if it is the zero client.
-func (s *session) override(ctx context.Context, policy string, of client, limits []string, flags overriding) (err error) {
+func (s *session) override(
+	ctx context.Context, policy string, of client, limits []string, flags overriding,
+) (err error) {
 	o := ginlimit.Override{Policy: policy, Note: flags.note}
 	if o.Client, err = s.tool.stored(policy, of); err != nil {
 		return err
