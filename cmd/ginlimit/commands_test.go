@@ -247,7 +247,7 @@ func TestForeignTextsMoveNoCursor(t *testing.T) {
 	seen := redis.Z{Score: float64(time.Now().UnixMilli()), Member: "foreign P1"}
 	require.NoError(t, rdb.ZAdd(t.Context(), "ginlimit:{policies}:processes", seen).Err())
 	out := r.ok("policies")
-	require.Regexp(t, `a\\x1b\[2J.* b\\x1b\[2J +c\\x1b\[2J +d\\x1b\[2J`, out)
+	require.Regexp(t, `a\\x1b\[2J.* b\\u001b\[2J +c\\u001b\[2J +d\\u001b\[2J`, out)
 	require.NotContains(t, out, "\x1b")
 }
 

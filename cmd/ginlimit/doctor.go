@@ -179,7 +179,7 @@ func (t *tool) sampleKeys(ctx context.Context, rdb redis.Cmdable, name string, f
 			return others
 		}
 		if ttl == -1 { // a duration of -1 ns stands for none
-			lasting = append(lasting, visible(key))
+			lasting = append(lasting, key)
 		}
 	}
 	found, state := fmt.Sprintf("%d random keys of the prefix, each with an expiry", len(seen)), fine

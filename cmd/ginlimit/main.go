@@ -89,7 +89,7 @@ func (t *tool) run(ctx context.Context, args []string) int {
 	case errors.Is(err, errProblem):
 		return exitFailed
 	}
-	fmt.Fprintln(t.errs, "ginlimit:", strings.TrimPrefix(withoutSecrets(err.Error()), "ginlimit: "))
+	fmt.Fprintln(t.errs, "ginlimit:", escaped(strings.TrimPrefix(withoutSecrets(err.Error()), "ginlimit: ")))
 	if errors.As(err, new(usageError)) || errors.Is(err, ginlimit.ErrInvalidArgument) {
 		return exitUsage
 	}
@@ -189,7 +189,9 @@ func (t *tool) completePolicies(root *cobra.Command) {
 				_ = t.withLimiter(func(ctx context.Context, s *session, _ []string) error {
 					all, err := served(ctx, s.Limiter)
 					for _, p := range all {
-						names = append(names, p.Name)
+						if word(p.Name) == p.Name { // a shell would read others in another way
+							names = append(names, p.Name)
+						}
 					}
 					return err
 				})(c, nil)

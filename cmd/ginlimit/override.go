@@ -31,7 +31,7 @@ func outputOf(o ginlimit.Override) override {
 func (o override) text() string {
 	text := limitsText(o.Limits, nil) + " until " + o.Until.Format(time.RFC3339)
 	if o.Note != "" {
-		text += " (" + visible(o.Note) + ")"
+		text += " (" + o.Note + ")"
 	}
 	return text
 }
@@ -212,7 +212,7 @@ func (t *tool) overrides() *cobra.Command {
 						client = word(o.Client)
 					}
 					row(w, word(o.Policy), client, limitsText(o.Limits, nil), o.Until.Format(time.RFC3339),
-						strings.Trim(visible(o.Note), `"`))
+						o.Note)
 				}
 			})
 		}),

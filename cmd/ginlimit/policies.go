@@ -51,9 +51,9 @@ func (t *tool) policies() *cobra.Command {
 				}
 				row(w, "POLICY", "LIMITS", "KEY", "OPTIONS", "VERSION", "PROCESSES", "SEEN")
 				for _, p := range list {
-					row(w, word(p.Policy), limitsText(p.Limits, p.Options), strings.Trim(visible(p.Key), `"`),
-						strings.Trim(visible(strings.Join(p.Options, " ")), `"`),
-						strings.Trim(visible(p.Version), `"`), p.Processes, span(time.Since(p.Seen).Truncate(time.Second))+" ago")
+					row(w, word(p.Policy), limitsText(p.Limits, p.Options), p.Key,
+						strings.Join(p.Options, " "),
+						p.Version, p.Processes, span(time.Since(p.Seen).Truncate(time.Second))+" ago")
 				}
 			})
 		}),
