@@ -336,6 +336,7 @@ func (p *Policy) change(
 }
 
 func init() {
+	traits.Hashes = limiterSetting{"hashes", func(c *config) { c.hashes = true }}
 	traits.Of = func(policy any) (t traits.Traits, ok bool) {
 		p, ok := policy.(*Policy)
 		if ok = ok && p.made(); !ok {

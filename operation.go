@@ -221,7 +221,7 @@ func (l *Limiter) changes(ctx context.Context, all []Override) (changes []wire.O
 			err = l.checkLimits(o, published)
 		}
 		if err != nil && len(all) > 1 {
-			err = fmt.Errorf("%w (override %d)", err, i+1)
+			err = overrideError{err, i}
 		}
 		errs, seen[name] = append(errs, err), true
 		change := operation.Override{
@@ -234,6 +234,19 @@ func (l *Limiter) changes(ctx context.Context, all []Override) (changes []wire.O
 	}
 	return changes, errors.Join(errs...)
 }
+
+// overrideError is what is wrong with one of several overrides.
+type overrideError struct {
+	error
+	index int
+}
+
+func (e overrideError) Error() string { return fmt.Sprintf("%v (override %d)", e.error, e.index+1) }
+
+func (e overrideError) Unwrap() error { return e.error }
+
+// Override returns which one it is, from 0. The tool asks for it.
+func (e overrideError) Override() int { return e.index }
 
 // check reports every error in an override that does not depend on its policy.
 func (o Override) check() error {

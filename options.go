@@ -77,7 +77,8 @@ type limiterConfig struct {
 	timeout   time.Duration
 	replicas  int // if 0, they are counted in Redis
 	secret    []byte
-	denials   int // in the deny cache
+	hashes    bool // methods take hashes of clients: see traits.Hashes
+	denials   int  // in the deny cache
 	observers []observer
 
 	ignoresOverrides bool

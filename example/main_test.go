@@ -105,3 +105,14 @@ func TestBadArgumentsAreErrors(t *testing.T) {
 	require.Error(t, run(t.Context(), "127.0.0.1:0", "nonsense://", io.Discard))
 	require.Error(t, run(t.Context(), "nowhere:-1", "", io.Discard))
 }
+
+// TestErrorHasNoPassword, however the URL of Redis is mistyped.
+func TestErrorHasNoPassword(t *testing.T) {
+	t.Parallel()
+	for _, redisURL := range []string{"redis://:sesame#@a", "redis://u:?sesame@a", "redis://u:sesame/@a", "redis://u:%sesame@a",
+		"redis://u:1/sesame@a", "sesame://a", "redis://a:sesame", "redis://u:sesame\n@a"} {
+		err := run(t.Context(), "127.0.0.1:0", redisURL, io.Discard)
+		require.ErrorContains(t, err, "REDIS_URL is none that go-redis can read")
+		require.NotContains(t, err.Error(), "sesame", redisURL)
+	}
+}

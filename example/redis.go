@@ -1,7 +1,7 @@
 package main
 
 import (
-	"fmt"
+	"errors"
 	"net/http"
 	"sync"
 
@@ -10,13 +10,16 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
+// errURL does not quote the URL, as go-redis' error does: it has the password.
+var errURL = errors.New("REDIS_URL is none that go-redis can read; in a password, write / as %2F, ? as %3F and # as %23")
+
 // connector returns a function that makes a client of the server at url, or of a Redis inside this process, which it
 // returns too.
 func connector(url string) (func() *redis.Client, *ownRedis, error) {
 	if url != "" {
 		opts, err := redis.ParseURL(url)
 		if err != nil {
-			return nil, nil, fmt.Errorf("REDIS_URL: %w", err)
+			return nil, nil, errURL
 		}
 		return func() *redis.Client { return redis.NewClient(opts) }, nil, nil
 	}

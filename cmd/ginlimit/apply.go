@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"regexp"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -40,11 +38,12 @@ func (t *tool) apply() *cobra.Command {
 The file, or "-" for standard input, is a list of at most 1,000 overrides:
 
   - policy: login
-    client: 203.0.113.7            # all clients without it
+    client: 203.0.113.7            # or all: true
     limits: [100/h, 4 in flight]
     until: 2026-12-31T18:00:00Z    # or for: 2h
     note: load test
 
+A client that is a hash needs hash: true beside it; one whose name reads as a hash needs hash: false.
 Overrides that the file does not have stay, unless there is --prune.`,
 		Args: cobra.ExactArgs(1),
 		RunE: t.withLimiter(func(ctx context.Context, s *session, args []string) error {
@@ -108,21 +107,31 @@ func (s *session) fit(ctx context.Context, entries []entry) (all []entry, err er
 			faults.add(e.line, "no process serves a policy %q", e.Policy)
 			continue
 		}
-		if err := s.tool.checkSecret(known[i]); err != nil {
+		if err := s.tool.resolve(&e, known[i]); err != nil {
 			faults.add(e.line, "%w", err)
-		}
-		if e.Client != "" {
-			if e.Client, err = clientKey(known[i], e.Client); err != nil {
-				faults.add(e.line, "%w", err)
-			}
+			continue
 		}
 		same := func(o entry) bool { return o.Policy == e.Policy && o.Client == e.Client }
 		if slices.ContainsFunc(all, same) {
-			faults.add(e.line, "policy %q has %s twice", e.Policy, whom(e.Client))
+			faults.add(e.line, "policy %q has %s twice", e.Policy, whom(e.of.key))
 		}
 		all = append(all, e)
 	}
 	return all, faults.err()
+}
+
+// resolve gives an entry its client, as the policy knows it and as Redis has it.
+func (t *tool) resolve(e *entry, of ginlimit.PolicyInfo) (err error) {
+	if e.all {
+		return nil
+	}
+	if e.of, err = t.client(of, e.Client, e.hash); err == nil {
+		err = overridable(of, e.of)
+	}
+	if err == nil {
+		e.Client, err = t.stored(of.Name, e.of)
+	}
+	return err
 }
 
 // plan returns what changes, and the overrides that change it.
@@ -135,13 +144,11 @@ func (s *session) plan(ctx context.Context, want []entry, prune bool) (
 	}
 	plan = []change{}
 	for _, o := range want {
-		client, err := s.tool.hidden(o.Policy, o.Client)
-		if err != nil {
-			return nil, nil, err
-		}
-		i := slices.IndexFunc(have, func(h ginlimit.Override) bool { return h.Policy == o.Policy && h.Client == client })
+		same := func(h ginlimit.Override) bool { return h.Policy == o.Policy && h.Client == o.Client }
+		i := slices.IndexFunc(have, same)
 		c := change{Change: adds, New: new(override)}
 		*c.New = outputOf(o.Override)
+		c.New.Client = o.of.key
 		if i >= 0 {
 			old := outputOf(have[i])
 			have = slices.Delete(have, i, i+1)
@@ -155,9 +162,6 @@ func (s *session) plan(ctx context.Context, want []entry, prune bool) (
 	if !prune {
 		return plan, todo, nil
 	}
-	if secret, err := s.tool.keySecret(); err != nil || secret != nil && slices.ContainsFunc(have, isOfClient) {
-		return nil, nil, usage("--prune cannot end overrides of clients whose keys are secret: end them one by one")
-	}
 	for _, h := range have {
 		old := outputOf(h)
 		plan = append(plan, change{Change: ends, Old: &old})
@@ -166,9 +170,6 @@ func (s *session) plan(ctx context.Context, want []entry, prune bool) (
 	return plan, todo, nil
 }
 
-// numbered is how [ginlimit.Limiter.OverrideAll] says which override an error is about.
-var numbered = regexp.MustCompile(`\(override (\d+)\)`)
-
 // change makes the changes, all or none. An error names the lines of the file.
 func (s *session) change(ctx context.Context, todo []entry) error {
 	var all []ginlimit.Override
@@ -176,19 +177,31 @@ func (s *session) change(ctx context.Context, todo []entry) error {
 		all = append(all, e.Override)
 	}
 	err := s.OverrideAll(ctx, all...)
-	if !errors.Is(err, ginlimit.ErrInvalidArgument) {
+	if len(todo) == 1 && errors.Is(err, ginlimit.ErrInvalidArgument) {
+		return faults{{todo[0].line, err}}.err()
+	}
+	var found faults
+	found.addOverrides(err, todo)
+	if found == nil {
 		return err
 	}
-	if len(todo) == 1 && todo[0].line > 0 {
-		return usage("line %d: %w", todo[0].line, err)
-	}
-	return usageError{errors.New(numbered.ReplaceAllStringFunc(err.Error(), func(text string) string {
-		n, _ := strconv.Atoi(numbered.FindStringSubmatch(text)[1])
-		return fmt.Sprintf("(line %d)", todo[n-1].line)
-	}))}
+	return found.err()
 }
 
-func isOfClient(o ginlimit.Override) bool { return o.Client != "" }
+// addOverrides adds what an error of [ginlimit.Limiter.OverrideAll] says about the overrides in it.
+func (f *faults) addOverrides(err error, all []entry) {
+	switch err := err.(type) {
+	case interface {
+		Override() int
+		Unwrap() error
+	}:
+		f.add(all[err.Override()].line, "%w", err.Unwrap())
+	case interface{ Unwrap() []error }:
+		for _, one := range err.Unwrap() {
+			f.addOverrides(one, all)
+		}
+	}
+}
 
 func printPlan(w io.Writer, plan []change) {
 	if len(plan) == 0 {
@@ -203,6 +216,6 @@ func printPlan(w io.Writer, plan []change) {
 		if c.Change == changes {
 			text = c.Old.text() + " -> " + text
 		}
-		row(w, c.Change, visible(of.Policy), whom(of.Client), text)
+		row(w, c.Change, word(of.Policy), whom(of.Client), text)
 	}
 }

@@ -17,6 +17,10 @@ import (
 
 const limitUsage = "a limit of the client, such as \"100/m\", of a policy with limits of each client; may be repeated"
 
+// clientUsage is part of the help of commands that take a client.
+const clientUsage = "CLIENT is as the policy's key function returns it, or a hash and --hash, as top shows it.\n" +
+	"In scripts put flags before -- and CLIENT after it, as clients choose their names: --help may be one."
+
 // status is the output of status.
 type status struct {
 	Policy   string            `json:"policy"`
@@ -30,14 +34,15 @@ type status struct {
 func (t *tool) status() *cobra.Command {
 	var limits []string
 	var tenant string
+	var hash answer
 	c := &cobra.Command{
 		Use:   "status POLICY CLIENT",
 		Short: "Show what a client has left, and whether it is denied",
 		Long: "Show what a client has left, and whether it is denied. Exit code 3 says that it is.\n\n" +
-			"An IPv6 address finds its /64 if the policy's key is ByClientIP.",
+			"An IPv6 address finds its /64 if the policy's key is ByClientIP.\n\n" + clientUsage,
 		Args: cobra.ExactArgs(2),
 		RunE: t.withLimiter(func(ctx context.Context, s *session, args []string) error {
-			to, err := s.target(ctx, args[0], args[1], limits)
+			to, err := s.target(ctx, args[0], args[1], hash, limits)
 			if err != nil {
 				return err
 			}
@@ -46,14 +51,16 @@ func (t *tool) status() *cobra.Command {
 				return usage("policy %q is shared by tenants: give --tenant", to.info.Name)
 			case !shared && tenant != "":
 				return usage("policy %q has no tenants", to.info.Name)
+			case shared && to.client.hashed:
+				return usage("policy %q is shared by tenants: --tenant needs the client, and no hash", to.info.Name)
 			case shared:
 				to.policy = to.policy.Share(tenant, 1)
 			}
-			results, err := to.policy.Status(ctx, to.client)
+			results, err := to.policy.Status(ctx, to.client.key)
 			if err != nil {
 				return err
 			}
-			found := status{to.info.Name, to.client, true, results, isDryRun(to.info), to.override}
+			found := status{to.info.Name, to.client.key, true, results, isDryRun(to.info), to.override}
 			for _, r := range results {
 				found.Allowed = found.Allowed && r.Allowed
 			}
@@ -66,6 +73,7 @@ func (t *tool) status() *cobra.Command {
 	}
 	c.Flags().StringArrayVar(&limits, "limit", nil, limitUsage)
 	c.Flags().StringVar(&tenant, "tenant", "", "tenant, of a policy with shares")
+	hash.flag(c.Flags())
 	return c
 }
 
@@ -88,25 +96,26 @@ func printStatus(w io.Writer, s status) {
 
 func (t *tool) block() *cobra.Command {
 	var limits []string
+	var hash answer
 	c := &cobra.Command{
 		Use:   "block POLICY CLIENT DURATION",
 		Short: "Deny a client everything for a time such as 15m or 7d",
 		Long: "Deny a client everything for a time such as 15m or 7d, in every process at once. Only unblock ends it\n" +
-			"earlier, or an override of another period.",
+			"earlier, or an override of another period.\n\n" + clientUsage,
 		Args: cobra.ExactArgs(3),
 		RunE: t.withLimiter(func(ctx context.Context, s *session, args []string) error {
 			d, err := parseSpan(args[2])
 			if err != nil {
 				return err
 			}
-			to, err := s.target(ctx, args[0], args[1], limits)
+			to, err := s.target(ctx, args[0], args[1], hash, limits)
 			if err != nil {
 				return err
 			}
 			if err := t.confirm(ctx, fmt.Sprintf("Block %s for %s", to, span(d))); err != nil {
 				return err
 			}
-			err = to.change(func(p *ginlimit.Policy) error { return p.Block(ctx, to.client, d) })
+			err = to.change(func(p *ginlimit.Policy) error { return p.Block(ctx, to.client.key, d) })
 			if err != nil {
 				return err
 			}
@@ -114,27 +123,29 @@ func (t *tool) block() *cobra.Command {
 		}),
 	}
 	c.Flags().StringArrayVar(&limits, "limit", nil, limitUsage)
+	hash.flag(c.Flags())
 	return c
 }
 
 func (t *tool) reset() *cobra.Command {
 	var limits []string
+	var hash answer
 	c := &cobra.Command{
 		Use:     "reset POLICY CLIENT",
 		Aliases: []string{"unblock"},
 		Short:   "End a client's block and ban, and fill its buckets",
 		Long: "End a client's block and ban, and fill its buckets. Other processes may deny it for a second more.\n\n" +
-			"It ends no override, and frees no slots: see override --end and slots.",
+			"It ends no override, and frees no slots: see override --end and slots.\n\n" + clientUsage,
 		Args: cobra.ExactArgs(2),
 		RunE: t.withLimiter(func(ctx context.Context, s *session, args []string) error {
-			to, err := s.target(ctx, args[0], args[1], limits)
+			to, err := s.target(ctx, args[0], args[1], hash, limits)
 			if err != nil {
 				return err
 			}
 			if err := t.confirm(ctx, "Reset "+to.String()); err != nil {
 				return err
 			}
-			err = to.change(func(p *ginlimit.Policy) error { return p.Reset(ctx, to.client) })
+			err = to.change(func(p *ginlimit.Policy) error { return p.Reset(ctx, to.client.key) })
 			if err != nil {
 				return err
 			}
@@ -142,12 +153,13 @@ func (t *tool) reset() *cobra.Command {
 		}),
 	}
 	c.Flags().StringArrayVar(&limits, "limit", nil, limitUsage)
+	hash.flag(c.Flags())
 	return c
 }
 
 // done says what was done to a client.
 func (t *tool) done(what string, to target) error {
-	return t.print(map[string]string{"done": what, "policy": to.info.Name, "client": to.client}, func(w io.Writer) {
+	return t.print(map[string]string{"done": what, "policy": to.info.Name, "client": to.client.key}, func(w io.Writer) {
 		row(w, what+" "+to.String())
 	})
 }
@@ -159,32 +171,25 @@ type holder struct {
 }
 
 func (t *tool) slots() *cobra.Command {
-	return &cobra.Command{
+	var hash answer
+	c := &cobra.Command{
 		Use:   "slots POLICY CLIENT",
 		Short: "Show which processes hold a client's slots",
 		Long: "Show which processes hold a client's slots, and how many: its requests in flight.\n\n" +
-			"A process that has died holds them for 10 s.",
+			"A process that has died holds them for 10 s.\n\n" + clientUsage,
 		Args: cobra.ExactArgs(2),
 		RunE: t.withLimiter(func(ctx context.Context, s *session, args []string) error {
 			info, err := s.find(ctx, args[0])
 			if err != nil {
 				return err
 			}
-			client, err := clientKey(info, args[1])
+			client, err := t.client(info, args[1], hash)
 			if err != nil {
 				return err
 			}
-			secret, err := t.keySecret()
+			key, err := t.slotsKey(info, client)
 			if err != nil {
 				return err
-			}
-			of := ginlimit.Key(info.Name, "")
-			if isDryRun(info) {
-				of = ginlimit.Key(info.Name, "dry run", "")
-			}
-			key := "{" + string(clientkey.NewText(secret).Append(nil, of, client)) + "}:slots"
-			if t.prefix != "" {
-				key = t.prefix + ":" + key
 			}
 			entries, err := s.rdb.HGetAll(ctx, key).Result()
 			if err != nil {
@@ -198,11 +203,33 @@ func (t *tool) slots() *cobra.Command {
 			return t.print(list, func(w io.Writer) {
 				row(w, "PROCESS", "SLOTS")
 				for _, h := range list {
-					row(w, h.Process, h.Slots)
+					row(w, word(h.Process), h.Slots)
 				}
 			})
 		}),
 	}
+	hash.flag(c.Flags())
+	return c
+}
+
+// slotsKey returns the key of a client's slots.
+func (t *tool) slotsKey(of ginlimit.PolicyInfo, c client) (string, error) {
+	secret, err := t.keySecret()
+	if err != nil {
+		return "", err
+	}
+	keys, prefix := clientkey.NewText(secret), ginlimit.Key(of.Name, "")
+	if c.hashed {
+		keys = clientkey.Hashes()
+	}
+	if isDryRun(of) {
+		prefix = ginlimit.Key(of.Name, "dry run", "")
+	}
+	key := "{" + string(keys.Append(nil, prefix, c.key)) + "}:slots"
+	if t.prefix != "" {
+		key = t.prefix + ":" + key
+	}
+	return key, nil
 }
 
 // holders reads a client's slots, with their TTL, by name. internal/wire/lua/slots.lua documents the entries.

@@ -230,9 +230,9 @@ func TestARegistryOfANewerVersion(t *testing.T) {
 	const text = "a newer version of ginlimit has written it"
 	r.fails(exitFailed, text, "policies")
 	r.fails(exitFailed, text, "status", "login", "203.0.113.7")
-	r.fails(exitFailed, text, "override", "login", "9/h", "--for", "1h", "-y")
+	r.fails(exitFailed, text, "override-all", "login", "9/h", "--for", "1h", "-y")
 	require.NoError(t, rdb.ZRem(t.Context(), "ginlimit:{policies}:processes", "newer P1").Err())
-	r.ok("override", "login", "9/h", "--for", "1h", "-y")
+	r.ok("override-all", "login", "9/h", "--for", "1h", "-y")
 	require.NoError(t, rdb.HSet(t.Context(), "ginlimit:{overrides}", "login|a", newer).Err())
 	r.fails(exitFailed, text, "overrides")
 	r.fails(exitFailed, text, "status", "login", "203.0.113.7")
@@ -247,7 +247,7 @@ func TestForeignTextsMoveNoCursor(t *testing.T) {
 	seen := redis.Z{Score: float64(time.Now().UnixMilli()), Member: "foreign P1"}
 	require.NoError(t, rdb.ZAdd(t.Context(), "ginlimit:{policies}:processes", seen).Err())
 	out := r.ok("policies")
-	require.Regexp(t, `a\\x1b\[2J.* b\\x1b\[2J +c\\x1b\[2J +d\\x1b\[2J`, out)
+	require.Regexp(t, `a\\x1b\[2J.* b\\u001b\[2J +c\\u001b\[2J +d\\u001b\[2J`, out)
 	require.NotContains(t, out, "\x1b")
 }
 

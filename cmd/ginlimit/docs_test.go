@@ -74,7 +74,7 @@ func TestIncidents(t *testing.T) {
 		r.follow("A flood")
 		require.Greater(t, take(t, policies["search"], client).RetryAfter.Minutes(), 50.0)
 		r.ok("unblock", "search", client, "-y")
-		r.ok("override", "search", "unlimited", "--for", "1h", "-y")
+		r.ok("override-all", "search", "unlimited", "--for", "1h", "-y")
 		require.True(t, testkit.BecomesTrue(nil, func() bool {
 			return take(t, policies["search"], client).Limit == ginlimit.Unlimited()
 		}))
@@ -146,11 +146,11 @@ func TestOperatorsRights(t *testing.T) {
 	}
 	r := user("operator")
 	require.Len(t, read[[]published](r, "policies"), len(policies))
-	r.ok("override", "search", "9/h", "--for", "1h", "-y") // the application may go by it a little longer
+	r.ok("override-all", "search", "9/h", "--for", "1h", "-y") // the application may go by it a little longer
 	require.Len(t, read[[]override](r, "overrides"), 1)
-	r.in = "[{policy: search, limits: 8/h, for: 1h}]"
+	r.in = "[{policy: search, all: true, limits: 8/h, for: 1h}]"
 	r.ok("apply", "-", "-y", "--prune")
-	r.ok("override", "search", "--end", "-y")
+	r.ok("override-all", "search", "--end", "-y")
 	r.fails(exitFailed, "NOPERM", "status", "login", "203.0.113.7")
 	require.NoError(t, rdb.Do(t.Context(), "ACL", "LOG", "RESET").Err())
 

@@ -35,6 +35,7 @@ type finding struct {
 type findings struct {
 	mu  sync.Mutex
 	all []finding
+	ttl []evicting // servers with volatile-ttl
 }
 
 func (f *findings) add(server, check, state, found, advice string) {
@@ -127,9 +128,9 @@ func (t *tool) examineServer(ctx context.Context, rdb redis.Cmdable, name string
 	}
 	f.add(name, "connection", state, fmt.Sprintf("answers in %s", fastest.Round(10*time.Microsecond)),
 		"a decision waits for 50 ms by default: move Redis closer, or raise WithTimeout")
-	t.examineInfo(ctx, rdb, name, f)
+	others := t.sampleKeys(ctx, rdb, name, f)
+	t.examineInfo(ctx, rdb, name, others, f)
 	t.examineClock(ctx, rdb, name, f)
-	t.sampleKeys(ctx, rdb, name, f)
 	return true
 }
 
@@ -152,8 +153,8 @@ func (t *tool) examineClock(ctx context.Context, rdb redis.Cmdable, name string,
 
 const maxSample = 100
 
-// sampleKeys looks at random keys: each of ginlimit's has an expiry.
-func (t *tool) sampleKeys(ctx context.Context, rdb redis.Cmdable, name string, f *findings) {
+// sampleKeys looks at random keys: each of ginlimit's has an expiry. It returns how many are of others.
+func (t *tool) sampleKeys(ctx context.Context, rdb redis.Cmdable, name string, f *findings) (others int) {
 	seen, lasting := map[string]bool{}, []string{}
 	for range maxSample {
 		key, err := rdb.RandomKey(ctx).Result()
@@ -162,9 +163,12 @@ func (t *tool) sampleKeys(ctx context.Context, rdb redis.Cmdable, name string, f
 		}
 		if err != nil {
 			f.add(name, "keys", warning, errorText(err), adviceOf(err))
-			return
+			return others
 		}
 		isOurs := strings.HasPrefix(key, t.prefix+":") || t.prefix == "" && strings.HasPrefix(key, "{")
+		if !isOurs {
+			others++
+		}
 		if !isOurs || seen[key] || strings.Contains(key, "{"+own) {
 			continue
 		}
@@ -172,10 +176,10 @@ func (t *tool) sampleKeys(ctx context.Context, rdb redis.Cmdable, name string, f
 		ttl, err := rdb.PTTL(ctx, key).Result()
 		if err != nil {
 			f.add(name, "keys", warning, errorText(err), adviceOf(err))
-			return
+			return others
 		}
 		if ttl == -1 { // a duration of -1 ns stands for none
-			lasting = append(lasting, visible(key))
+			lasting = append(lasting, key)
 		}
 	}
 	found, state := fmt.Sprintf("%d random keys of the prefix, each with an expiry", len(seen)), fine
@@ -184,6 +188,7 @@ func (t *tool) sampleKeys(ctx context.Context, rdb redis.Cmdable, name string, f
 			lasting[0]), problem
 	}
 	f.add(name, "keys", state, found, "somebody else writes keys of this prefix: choose another one, and reset the client")
+	return others
 }
 
 // own begins the names of the doctor's own policies.
@@ -225,6 +230,7 @@ func (t *tool) examinePolicies(ctx context.Context, rdb redis.UniversalClient, f
 	}
 	defer limiter.Close()
 	all, err := served(ctx, limiter)
+	f.addEviction(all)
 	variants := map[string]int{}
 	for _, p := range all {
 		variants[p.Name]++

@@ -30,7 +30,7 @@ func (i info) number(field string) int64 {
 }
 
 // examineInfo reads what the server says about itself. A field that it does not have is not judged.
-func (t *tool) examineInfo(ctx context.Context, rdb redis.Cmdable, name string, f *findings) {
+func (t *tool) examineInfo(ctx context.Context, rdb redis.Cmdable, name string, others int, f *findings) {
 	text, err := rdb.Info(ctx).Result()
 	if err != nil {
 		f.add(name, "version", warning, errorText(err), adviceOf(err))
@@ -39,7 +39,9 @@ func (t *tool) examineInfo(ctx context.Context, rdb redis.Cmdable, name string, 
 	i := parseInfo(text)
 	i.version(name, f)
 	i.role(name, f)
-	i.memory(name, f)
+	if node, ok := rdb.(*redis.Client); ok {
+		i.memory(name, others, node.Options().DB, f)
+	}
 	i.persistence(name, f)
 	if most, now := i.number("maxclients"), i.number("connected_clients"); most > 0 {
 		state := fine
@@ -77,28 +79,6 @@ func (i info) role(name string, f *findings) {
 		f.add(name, "role", fine, "master", "")
 	default:
 		f.add(name, "role", problem, "a replica", "connect to the master: a replica decides nothing")
-	}
-}
-
-func (i info) memory(name string, f *findings) {
-	policy, most, used := i["maxmemory_policy"], i.number("maxmemory"), i.number("used_memory")
-	if policy == "" {
-		return
-	}
-	found := fmt.Sprintf("%s, %d of %d MiB used", policy, used>>20, most>>20)
-	const see = "see \"maxmemory\" in docs/operations.md: volatile-ttl for token buckets, noeviction for windows"
-	switch {
-	case most == 0:
-		f.add(name, "memory", warning, policy+", no maxmemory", "set maxmemory, or the system may end Redis")
-	case used*10 > most*9 && policy == "noeviction":
-		f.add(name, "memory", problem, found, "give Redis more memory; "+see)
-	case policy != "volatile-ttl" && policy != "noeviction":
-		f.add(name, "memory", warning, found, "evicted clients start with a full bucket; "+see)
-	default:
-		f.add(name, "memory", fine, found, "")
-	}
-	if n := i.number("evicted_keys"); n > 0 {
-		f.add(name, "evictions", warning, fmt.Sprintf("%d keys since the start", n), see)
 	}
 }
 
@@ -159,4 +139,6 @@ func adviceOf(err error) string {
 }
 
 // errorText returns an error in one line.
-func errorText(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }
+func errorText(err error) string {
+	return strings.Join(strings.Fields(withoutSecrets(err.Error())), " ")
+}

@@ -22,8 +22,11 @@ const (
 
 // entry is an override in a file.
 type entry struct {
-	ginlimit.Override
-	line int
+	ginlimit.Override        // its client first as the file has it, then as Redis has it
+	of                client // as the policy knows it
+	all               bool   // clients
+	hash              answer // whether the client is a hash
+	line              int
 }
 
 // faults are what is wrong with a file, by line.
@@ -86,7 +89,7 @@ func parseFile(text []byte) (all []entry, err error) {
 func parseEntry(node *yaml.Node, faults *faults) entry {
 	e := entry{line: node.Line}
 	if node.Kind != yaml.MappingNode {
-		faults.add(node.Line, "want an override: policy, client, limits, until or for, note")
+		faults.add(node.Line, "want an override: policy, client or all, limits, until or for, note")
 		return e
 	}
 	given := map[string]bool{}
@@ -104,6 +107,12 @@ func parseEntry(node *yaml.Node, faults *faults) entry {
 		if !given[name] {
 			faults.add(e.line, "%s is missing", name)
 		}
+	}
+	if given["client"] == given["all"] {
+		faults.add(e.line, "want one of client and all: true")
+	}
+	if given["hash"] && !given["client"] {
+		faults.add(e.line, "hash is without a client")
 	}
 	if given["until"] == given["for"] {
 		faults.add(e.line, "want one of until and for")
@@ -132,7 +141,15 @@ func (e *entry) set(name string, value *yaml.Node) (err error) {
 		e.Policy = text
 	case "client":
 		if e.Client = text; text == "" {
-			err = errors.New("it is empty; leave it out for all clients")
+			err = errors.New("it is empty; all: true is for all clients")
+		}
+	case "all":
+		if e.all = text == "true"; !e.all {
+			err = errors.New("want true, or a client")
+		}
+	case "hash":
+		if err = e.hash.Set(text); err != nil {
+			err = errors.New("want true or false")
 		}
 	case "limits":
 		e.Limits, err = parseLimits([]string{text})
@@ -143,7 +160,7 @@ func (e *entry) set(name string, value *yaml.Node) (err error) {
 	case "note":
 		e.Note = text
 	default:
-		err = errors.New("no such field; there are policy, client, limits, until, for and note")
+		err = errors.New("no such field; there are policy, client, all, hash, limits, until, for and note")
 	}
 	return err
 }

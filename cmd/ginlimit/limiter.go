@@ -11,19 +11,13 @@ import (
 	"github.com/ginlimit/ginlimit"
 )
 
-// limiter returns a limiter of the application's prefix and secret. It counts as no process, decides nothing
-// without Redis, and remembers nothing. The tool reads overrides itself.
+// limiter returns a limiter of the application's prefix. It counts as no process, decides nothing without Redis, and
+// remembers nothing. The tool reads overrides itself, and writes them with clients as Redis has them: what needs
+// other keys gets its secret by an option.
 func (t *tool) limiter(rdb redis.UniversalClient, opts ...ginlimit.LimiterOption) (*ginlimit.Limiter, error) {
-	secret, err := t.keySecret()
-	if err != nil {
-		return nil, err
-	}
 	opts = append(opts, ginlimit.WithPrefix(t.prefix), ginlimit.WithTimeout(t.timeout), ginlimit.WithReplicas(1),
 		ginlimit.WithFailureMode(ginlimit.FailClosed), ginlimit.WithDenyCache(0), ginlimit.WithoutOverrides(),
 		ginlimit.WithLogger(slog.New(slog.DiscardHandler)))
-	if secret != nil {
-		opts = append(opts, ginlimit.WithKeySecret(secret))
-	}
 	return ginlimit.NewLimiter(rdb, opts...)
 }
 

@@ -47,6 +47,7 @@ type tool struct {
 	timeout time.Duration
 	json    bool
 	yes     bool
+	helped  bool // somebody has asked for help beside arguments, perhaps a client whose name is --help
 }
 
 func main() {
@@ -79,6 +80,8 @@ func (t *tool) run(ctx context.Context, args []string) int {
 	root.SetArgs(withTwoDashes(root, args))
 	err := root.ExecuteContext(ctx)
 	switch {
+	case err == nil && t.helped:
+		return exitUsage
 	case err == nil:
 		return exitOK
 	case errors.Is(err, errDenied):
@@ -86,7 +89,7 @@ func (t *tool) run(ctx context.Context, args []string) int {
 	case errors.Is(err, errProblem):
 		return exitFailed
 	}
-	fmt.Fprintln(t.errs, "ginlimit:", strings.TrimPrefix(err.Error(), "ginlimit: "))
+	fmt.Fprintln(t.errs, "ginlimit:", escaped(strings.TrimPrefix(withoutSecrets(err.Error()), "ginlimit: ")))
 	if errors.As(err, new(usageError)) || errors.Is(err, ginlimit.ErrInvalidArgument) {
 		return exitUsage
 	}
@@ -95,19 +98,22 @@ func (t *tool) run(ctx context.Context, args []string) int {
 
 // withTwoDashes returns arguments with flags as -json, which Go's own tools have, as --json.
 func withTwoDashes(root *cobra.Command, args []string) []string {
-	known := map[string]bool{"help": true, "version": true}
+	takesValue := map[string]bool{"help": false, "version": false, "n": true}
+	learn := func(f *pflag.Flag) { takesValue[f.Name] = f.NoOptDefVal == "" }
 	for _, c := range append(root.Commands(), root) {
-		c.Flags().VisitAll(func(f *pflag.Flag) { known[f.Name] = true })
-		c.PersistentFlags().VisitAll(func(f *pflag.Flag) { known[f.Name] = true })
+		c.Flags().VisitAll(learn)
+		c.PersistentFlags().VisitAll(learn)
 	}
 	args = append([]string{}, args...) // not nil: cobra would take the arguments of the process
-	for i, arg := range args {
-		if arg == "--" {
-			break
+	for i := 0; i < len(args) && args[i] != "--"; i++ {
+		text, isFlag := strings.CutPrefix(args[i], "-")
+		name, _, hasValue := strings.Cut(strings.TrimPrefix(text, "-"), "=")
+		value, isKnown := takesValue[name]
+		if isFlag && isKnown && len(name) > 1 && !strings.HasPrefix(text, "-") {
+			args[i] = "-" + args[i]
 		}
-		name, _, _ := strings.Cut(strings.TrimPrefix(arg, "-"), "=")
-		if strings.HasPrefix(arg, "-") && len(name) > 1 && known[name] {
-			args[i] = "-" + arg
+		if isFlag && isKnown && value && !hasValue {
+			i++ // whatever it is
 		}
 	}
 	return args
@@ -126,6 +132,11 @@ func (t *tool) root() *cobra.Command {
 		Args:          cobra.NoArgs,
 		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
+	help := root.HelpFunc()
+	root.SetHelpFunc(func(c *cobra.Command, args []string) {
+		help(c, args)
+		t.helped = c.Flags().NArg() > 0
+	})
 	root.SetIn(t.in)
 	root.SetOut(t.out)
 	root.SetErr(t.errs)
@@ -138,7 +149,7 @@ func (t *tool) root() *cobra.Command {
 	flags.BoolVar(&t.json, "json", false, "print JSON")
 	flags.BoolVarP(&t.yes, "yes", "y", false, "do not ask")
 	root.AddCommand(t.policies(), t.status(), t.slots(), t.top(), t.watch(), t.block(), t.reset(), t.override(),
-		t.overrides(), t.apply(), t.doctor())
+		t.overrideAll(), t.overrides(), t.apply(), t.doctor())
 	setArgs(root)
 	t.completePolicies(root)
 	return root
@@ -146,7 +157,12 @@ func (t *tool) root() *cobra.Command {
 
 // setArgs makes a mistake in arguments and flags a [usageError].
 func setArgs(c *cobra.Command) {
-	c.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	c.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		if strings.Contains(c.Use, "CLIENT") {
+			err = fmt.Errorf("%w; a client that begins with - comes after --", err)
+		}
+		return usageError{err}
+	})
 	if check := c.Args; check != nil {
 		c.Args = func(c *cobra.Command, args []string) error {
 			if err := check(c, args); err != nil {
@@ -173,7 +189,9 @@ func (t *tool) completePolicies(root *cobra.Command) {
 				_ = t.withLimiter(func(ctx context.Context, s *session, _ []string) error {
 					all, err := served(ctx, s.Limiter)
 					for _, p := range all {
-						names = append(names, p.Name)
+						if word(p.Name) == p.Name { // a shell would read others in another way
+							names = append(names, p.Name)
+						}
 					}
 					return err
 				})(c, nil)

@@ -31,7 +31,7 @@ func outputOf(o ginlimit.Override) override {
 func (o override) text() string {
 	text := limitsText(o.Limits, nil) + " until " + o.Until.Format(time.RFC3339)
 	if o.Note != "" {
-		text += " (" + visible(o.Note) + ")"
+		text += " (" + o.Note + ")"
 	}
 	return text
 }
@@ -41,7 +41,7 @@ func whom(client string) string {
 	if client == "" {
 		return "all clients"
 	}
-	return "client " + visible(client)
+	return "client " + word(client)
 }
 
 // overrideOf returns the override that holds for a client, or nil.
@@ -50,13 +50,18 @@ func (s *session) overrideOf(ctx context.Context, to target) (*override, error) 
 	if err != nil {
 		return nil, err
 	}
-	client, err := s.tool.hidden(to.info.Name, to.client)
+	stored, err := s.tool.stored(to.info.Name, to.client)
 	if err != nil {
 		return nil, err
 	}
+	of, isPlain := ginlimit.Key(to.info.Name, ""), to.client.hashed && !hasSecret(to.info)
 	var found *override
 	for _, o := range all { // that for all clients before those for one
-		if o.Policy == to.info.Name && (o.Client == client || o.Client == "") {
+		is := o.Client == "" || o.Client == stored
+		if isPlain && o.Client != "" { // overrides have the client, of which the hash is known
+			is = string(clientkey.Text{}.Append(nil, of, o.Client)) == stored
+		}
+		if o.Policy == to.info.Name && is {
 			of := outputOf(o)
 			found = &of
 		}
@@ -64,93 +69,123 @@ func (s *session) overrideOf(ctx context.Context, to target) (*override, error) 
 	return found, nil
 }
 
-// isOverridden reports whether there is an override of a policy for just this client, or for all.
-func (s *session) isOverridden(ctx context.Context, policy, client string) (bool, error) {
-	all, err := s.Overrides(ctx)
-	if err != nil {
-		return false, err
-	}
-	client, err = s.tool.hidden(policy, client)
-	return slices.ContainsFunc(all, func(o ginlimit.Override) bool {
-		return o.Policy == policy && o.Client == client
-	}), err
+// overriding is what the flags of override and override-all say.
+type overriding struct {
+	at, span, note string
+	end            bool
 }
 
-// hidden returns a client as overrides have it: with a secret, an HMAC.
-func (t *tool) hidden(policy, client string) (string, error) {
-	secret, err := t.keySecret()
-	if err != nil || secret == nil || client == "" {
-		return client, err
+// command gives a command these flags, and says how many arguments it takes. No argument can be left out, or one that
+// reads as a flag might change whom a command is about.
+func (o *overriding) command(
+	c *cobra.Command, args int, run func(c *cobra.Command, args []string) error,
+) *cobra.Command {
+	c.Flags().StringVar(&o.at, "until", "", "when it ends, such as 2026-12-31T18:00:00Z")
+	c.Flags().StringVar(&o.span, "for", "", "how long it lasts, such as 2h or 7d")
+	c.Flags().StringVar(&o.note, "note", "", "why, for people")
+	c.Flags().BoolVar(&o.end, "end", false, "end the override; without LIMITS")
+	c.Args = func(c *cobra.Command, given []string) error {
+		want := args
+		if o.end {
+			want--
+		}
+		return cobra.ExactArgs(want)(c, given)
 	}
-	return string(clientkey.NewText(secret).Append(nil, ginlimit.Key(policy, ""), client)), nil
+	c.RunE = run
+	return c
 }
 
 func (t *tool) override() *cobra.Command {
-	var at, span, note string
-	var end bool
-	c := &cobra.Command{
-		Use:   "override POLICY [CLIENT] LIMIT...",
-		Short: "Replace the limits of a policy for a time, for one client or for all",
-		Long: "Replace the limits of a policy for a time, for one client or for all, in every process within a second.\n\n" +
-			"The second argument is the client, unless it reads as a limit, such as \"100/m burst 20\" or \"unlimited\".",
+	var flags overriding
+	var hash answer
+	c := flags.command(&cobra.Command{
+		Use:   "override POLICY CLIENT LIMITS",
+		Short: "Replace the limits of a client for a time",
+		Long: "Replace the limits of a client for a time, in every process within a second.\n" +
+			"LIMITS are such as \"100/m burst 20\", \"unlimited\" or \"100/m, 4 in flight\".\n\n" + clientUsage,
 		Example: `  ginlimit override login 203.0.113.7 100/h --for 2h --note "load test"
-  ginlimit override search unlimited --until 2026-12-31T18:00:00Z
   ginlimit override login 203.0.113.7 --end`,
-		Args: cobra.MinimumNArgs(1),
-		RunE: t.withLimiter(func(ctx context.Context, s *session, args []string) error {
-			o := ginlimit.Override{Policy: args[0], Note: note}
-			args = args[1:]
-			info, err := s.find(ctx, o.Policy)
-			if err != nil && !end { // what ends may be of a policy that has gone
-				return err
-			}
-			if len(args) > 0 {
-				if _, err := ginlimit.ParseLimit(args[0]); err != nil {
-					if o.Client, err = clientKey(info, args[0]); err != nil {
-						return err
-					}
-					args = args[1:]
-				}
-			}
-			question := fmt.Sprintf("End the override of policy %s for %s", visible(o.Policy), whom(o.Client))
-			switch {
-			case end && (len(args) > 0 || at != "" || span != "" || note != ""):
-				return usage("--end takes no limits, time or note")
-			case !end:
-				if o.Limits, err = parseLimits(args); err != nil {
-					return err
-				}
-				if len(args) == 0 {
-					return usage("no limits; --end ends an override")
-				}
-				if o.Until, err = until(at, span); err != nil {
-					return err
-				}
-				question = fmt.Sprintf("Override policy %s for %s: %s", visible(o.Policy), whom(o.Client), outputOf(o).text())
-			}
-			if end {
-				is, err := s.isOverridden(ctx, o.Policy, o.Client)
-				if err != nil {
-					return err
-				}
-				if !is {
-					fmt.Fprintf(t.errs, "ginlimit: policy %s has no override for %s\n", visible(o.Policy), whom(o.Client))
-				}
-			}
-			if err := t.confirm(ctx, question); err != nil {
-				return err
-			}
-			if err := s.Override(ctx, o); err != nil {
-				return err
-			}
-			return t.print(outputOf(o), func(w io.Writer) { row(w, "done") })
-		}),
-	}
-	c.Flags().StringVar(&at, "until", "", "when it ends, such as 2026-12-31T18:00:00Z")
-	c.Flags().StringVar(&span, "for", "", "how long it lasts, such as 2h or 7d")
-	c.Flags().StringVar(&note, "note", "", "why, for people")
-	c.Flags().BoolVar(&end, "end", false, "end the override")
+	}, 3, t.withLimiter(func(ctx context.Context, s *session, args []string) error {
+		info, err := s.find(ctx, args[0])
+		if err != nil && !flags.end { // what ends may be of a policy that has gone
+			return err
+		}
+		client, err := t.client(info, args[1], hash)
+		if err != nil {
+			return err
+		}
+		if err := overridable(info, client); err != nil {
+			return err
+		}
+		return s.override(ctx, args[0], client, args[2:], flags)
+	}))
+	hash.flag(c.Flags())
 	return c
+}
+
+func (t *tool) overrideAll() *cobra.Command {
+	var flags overriding
+	return flags.command(&cobra.Command{
+		Use:   "override-all POLICY LIMITS",
+		Short: "Replace the limits of all clients for a time",
+		Long: "Replace the limits of a policy for all clients without an override of their own, for a time, in every\n" +
+			"process within a second. LIMITS are such as \"100/m burst 20\", \"unlimited\" or \"100/m, 4 in flight\".",
+		Example: `  ginlimit override-all search unlimited --until 2026-12-31T18:00:00Z
+  ginlimit override-all search --end`,
+	}, 2, t.withLimiter(func(ctx context.Context, s *session, args []string) error {
+		if _, err := s.find(ctx, args[0]); err != nil && !flags.end {
+			return err
+		}
+		return s.override(ctx, args[0], client{}, args[1:], flags)
+	}))
+}
+
+// override makes or ends the override of a client, or of all if it is the zero client.
+func (s *session) override(
+	ctx context.Context, policy string, of client, limits []string, flags overriding,
+) (err error) {
+	o := ginlimit.Override{Policy: policy, Note: flags.note}
+	if o.Client, err = s.tool.stored(policy, of); err != nil {
+		return err
+	}
+	question := fmt.Sprintf("End the override of policy %s for %s", word(policy), whom(of.key))
+	if flags.end {
+		if flags.at != "" || flags.span != "" || flags.note != "" {
+			return usage("--end takes no time or note")
+		}
+		if err := s.warnUnlessOverridden(ctx, o, of); err != nil {
+			return err
+		}
+	} else {
+		if o.Limits, err = parseLimits(strings.Split(limits[0], ",")); err != nil {
+			return err
+		}
+		if o.Until, err = until(flags.at, flags.span); err != nil {
+			return err
+		}
+		question = fmt.Sprintf("Override policy %s for %s: %s", word(policy), whom(of.key), outputOf(o).text())
+	}
+	if err := s.tool.confirm(ctx, question); err != nil {
+		return err
+	}
+	if err := s.Override(ctx, o); err != nil {
+		return err
+	}
+	o.Client = of.key
+	return s.tool.print(outputOf(o), func(w io.Writer) { row(w, "done") })
+}
+
+// warnUnlessOverridden says that there is no override to end.
+func (s *session) warnUnlessOverridden(ctx context.Context, o ginlimit.Override, of client) error {
+	all, err := s.Overrides(ctx)
+	if err != nil {
+		return err
+	}
+	same := func(other ginlimit.Override) bool { return other.Policy == o.Policy && other.Client == o.Client }
+	if !slices.ContainsFunc(all, same) {
+		fmt.Fprintf(s.tool.errs, "ginlimit: policy %s has no override for %s\n", word(o.Policy), whom(of.key))
+	}
+	return nil
 }
 
 func (t *tool) overrides() *cobra.Command {
@@ -174,10 +209,10 @@ func (t *tool) overrides() *cobra.Command {
 				for _, o := range list {
 					client := "(all)"
 					if o.Client != "" {
-						client = visible(o.Client)
+						client = word(o.Client)
 					}
-					row(w, visible(o.Policy), client, limitsText(o.Limits, nil), o.Until.Format(time.RFC3339),
-						strings.Trim(visible(o.Note), `"`))
+					row(w, word(o.Policy), client, limitsText(o.Limits, nil), o.Until.Format(time.RFC3339),
+						o.Note)
 				}
 			})
 		}),

@@ -18,9 +18,9 @@ func TestOverride(t *testing.T) {
 	t.Parallel()
 	policies, r, _ := start(t)
 	end := time.Now().Add(time.Hour).Truncate(time.Second)
-	r.fails(exitUsage, "Override policy login for all clients: 9/h, 2 in flight until", "override", "login", "9/h",
-		"2 in flight", "--for", "1h", "--note", "a test")
-	r.ok("override", "login", "9/h", "--until", end.Format(time.RFC3339), "--note", "a test", "-y")
+	r.fails(exitUsage, "Override policy login for all clients: 9/h, 2 in flight until", "override-all", "login",
+		"9/h, 2 in flight", "--for", "1h", "--note", "a test")
+	r.ok("override-all", "login", "9/h", "--until", end.Format(time.RFC3339), "--note", "a test", "-y")
 	r.ok("override", "login", "2001:db8::1", "unlimited", "--for", "7d", "-y")
 	list := read[[]override](r, "overrides")
 	require.Len(t, list, 2)
@@ -35,20 +35,20 @@ func TestOverride(t *testing.T) {
 	}))
 	require.Equal(t, ginlimit.Unlimited(), read[shown](r, "status", "login", "2001:db8::5").Limits[0].Limit)
 
-	r.ok("override", "report", "9/h", "--for", "1h", "-y")
+	r.ok("override-all", "report", "9/h", "--for", "1h", "-y")
 	limits := read[shown](r, "status", "report", "key").Limits
 	require.Len(t, limits, 2)
 	require.Equal(t, ginlimit.InFlight(3), limits[1].Limit, "the policy's slots stay")
-	r.ok("override", "report", "9/h", "2 in flight", "--for", "1h", "-y")
+	r.ok("override-all", "report", "9/h,2 in flight", "--for", "1h", "-y")
 	limits = read[shown](r, "status", "report", "key").Limits
 	require.Len(t, limits, 2)
 	require.Equal(t, ginlimit.InFlight(2), limits[1].Limit)
-	r.ok("override", "report", "--end", "-y")
+	r.ok("override-all", "report", "--end", "-y")
 
 	r.ok("override", "login", "2001:db8::1", "--end", "-y")
-	r.ok("override", "login", "--end", "--yes")
+	r.ok("override-all", "login", "--end", "--yes")
 	require.Empty(t, read[[]override](r, "overrides"))
-	got := r.run("override", "login", "--end", "-y")
+	got := r.run("override-all", "login", "--end", "-y")
 	require.Equal(t, exitOK, got.code)
 	require.Equal(t, "ginlimit: policy login has no override for all clients\n", got.errs)
 }
@@ -58,19 +58,20 @@ func TestMistakesInOverrides(t *testing.T) {
 	_, r, _ := start(t)
 	long := strings.Repeat("x", 300)
 	for text, args := range map[string][]string{
-		"no limits; --end ends an override":         {"login", "--for", "1h"},
-		`no process serves a policy "logout"`:       {"logout", "1/h", "--for", "1h"},
-		`"203.0.113.9999" is none`:                  {"login", "203.0.113.9999", "1/h", "--for", "1h"},
-		`invalid argument: "8/x": period`:           {"login", "203.0.113.9", "8/x", "--for", "1h"},
-		`give one of --until and --for`:             {"login", "1/h"},
-		`"tomorrow" is no time such as`:             {"login", "1/h", "--until", "tomorrow"},
-		"2020-01-01T00:00:00Z is in the past":       {"login", "1/h", "--until", "2020-01-01T00:00:00Z"},
-		"at most 366 days ahead":                    {"login", "1/h", "--for", "400d", "-y"},
-		"--end takes no limits, time or note":       {"login", "1/h", "--end"},
-		"a note of 300 bytes":                       {"login", "1/h", "--for", "1h", "-y", "--note", long},
-		`requires at least 1 arg(s), only received`: {},
+		"accepts 3 arg(s), received 2":        {"override", "login", "9/h", "--for", "1h"},
+		"accepts 2 arg(s), received 3":        {"override", "login", "203.0.113.9", "1/h", "--end"},
+		`no process serves a policy "logout"`: {"override", "logout", "203.0.113.9", "1/h", "--for", "1h"},
+		`"203.0.113.9999" is none`:            {"override", "login", "203.0.113.9999", "1/h", "--for", "1h"},
+		`invalid argument: "8/x": period`:     {"override", "login", "203.0.113.9", "9/h,8/x", "--for", "1h"},
+		`give one of --until and --for`:       {"override-all", "login", "1/h"},
+		`"tomorrow" is no time such as`:       {"override-all", "login", "1/h", "--until", "tomorrow"},
+		"2020-01-01T00:00:00Z is in the past": {"override-all", "login", "1/h", "--until", "2020-01-01T00:00:00Z"},
+		"at most 366 days ahead":              {"override-all", "login", "1/h", "--for", "400d", "-y"},
+		"accepts 1 arg(s), received 2":        {"override-all", "login", "1/h", "--end"},
+		"--end takes no time or note":         {"override-all", "login", "--end", "--note", "x"},
+		"a note of 300 bytes":                 {"override-all", "login", "1/h", "--for", "1h", "-y", "--note", long},
 	} {
-		r.fails(exitUsage, text, append([]string{"override"}, args...)...)
+		r.fails(exitUsage, text, args...)
 	}
 	require.Empty(t, read[[]override](r, "overrides"))
 }
@@ -93,6 +94,7 @@ func TestApply(t *testing.T) {
 	end := time.Now().Add(time.Hour).UTC().Format(time.RFC3339)
 	name := file(t, fmt.Sprintf(`
 - policy: login
+  all: true
   limits: 9/h
   until: %[1]s
 - policy: login
@@ -112,7 +114,7 @@ func TestApply(t *testing.T) {
 
 	noted := strings.Replace(testkit.Must(readAll(name)), "load test", "launch", 1)
 	require.Contains(t, r.ok("apply", file(t, noted), "--dry-run"), "(load test) -> 100/h burst 20, 4 in flight until")
-	r.in = "[{policy: login, limits: 8/h, until: " + end + "}, {policy: ban, client: key, limits: [2/h], for: 2h}]"
+	r.in = "[{policy: login, all: true, limits: 8/h, until: " + end + "}, {policy: ban, client: key, limits: [2/h], for: 2h}]"
 	got := read[[]change](r, "apply", "-", "--prune", "-y")
 	require.Equal(t, []string{changes, adds, ends}, []string{got[0].Change, got[1].Change, got[2].Change})
 	require.Equal(t, ginlimit.PerHour(9), got[0].Old.Limits[0])
@@ -132,21 +134,30 @@ func TestABadLineChangesNothing(t *testing.T) {
 		{"policy: login", `line 1: want a list of overrides, each beginning with "- policy:"`},
 		{"[]", "line 1: want a list"},
 		{"- policy: [", "line 1: did not find expected node content"},
-		{"- policy: login\n  limits: 9/h\n  for: 1h\n- 7", "line 4: want an override"},
-		{"- policy: login\n  limits: 9/x\n  fro: 1h\n", "line 1: want one of until and for\nline 2: limits: ginlimit: "},
-		{"- policy: login\n  limits: 9/x\n  fro: 1h\n", "line 3: fro: no such field; there are policy, client"},
-		{"- limits: [9/h]\n  for: 1h\n  for: 2h\n", "line 1: policy is missing\nline 3: for is given twice"},
-		{"- policy: login\n  for: 1h\n  until: 2026\n  limits: []\n", "line 3: until: \"2026\" is no time such as"},
-		{"- policy: login\n  limits: 9/h\n  for: 1h\n- policy: logout\n  limits: 9/h\n  for: 1h\n",
-			`line 4: no process serves a policy "logout"`},
-		{"- {policy: login, limits: 9/h, for: 1h}\n- {policy: login, client: bob, limits: 9/h, for: 1h}\n",
+		{"- policy: login\n  all: true\n  limits: 9/h\n  for: 1h\n- 7", "line 5: want an override"},
+		{"- policy: login\n  all: true\n  limits: 9/x\n  fro: 1h\n",
+			"line 1: want one of until and for\nline 3: limits: ginlimit: "},
+		{"- policy: login\n  all: true\n  limits: 9/x\n  fro: 1h\n",
+			"line 4: fro: no such field; there are policy, client"},
+		{"- limits: [9/h]\n  all: true\n  for: 1h\n  for: 2h\n", "line 1: policy is missing\nline 4: for is given twice"},
+		{"- policy: login\n  all: true\n  for: 1h\n  until: 2026\n  limits: []\n",
+			"line 4: until: \"2026\" is no time such as"},
+		{"- policy: login\n  all: true\n  limits: 9/h\n  for: 1h\n- policy: logout\n  all: true\n  limits: 9/h\n  for: 1h\n",
+			`line 5: no process serves a policy "logout"`},
+		{"- {policy: login, all: true, limits: 9/h, for: 1h}\n- {policy: login, client: bob, limits: 9/h, for: 1h}\n",
 			`line 2: policy "login" counts by address, and "bob" is none`},
-		{"- {policy: login, limits: 9/h, for: 1h}\n\n- {policy: login, limits: 8/h, for: 1h}\n",
+		{"- {policy: login, all: true, limits: 9/h, for: 1h}\n\n- {policy: login, all: true, limits: 8/h, for: 1h}\n",
 			`line 3: policy "login" has all clients twice`},
-		{"- {policy: login, limits: 9/h, for: 1h}\n\n- {policy: ban, limits: 8/h, for: 400d}\n", "(line 3)"},
-		{"\n- {policy: ban, limits: 8/h, for: 400d}\n", "line 2: ginlimit: an override until"},
-		{strings.Repeat("- {policy: login, limits: 9/h, for: 1h}\n", 1001), "1001 overrides; want at most 1000"},
-		{"- {policy: login, limits: 9/h, for: 1h}\n---\n- {policy: ban, limits: 9/h, for: 1h}\n", "line 2: another document"},
+		{"- {policy: login, all: true, limits: 9/h, for: 1h}\n\n- {policy: ban, all: true, limits: 8/h, for: 400d}\n",
+			"line 3: ginlimit: an override until"},
+		{"- {policy: login, all: true, limits: 9/h, for: 1h}\n- {policy: ban, all: true, limits: 8/h, for: 1h, note: \"(override 7)\\n\"}\n",
+			`line 2: ginlimit: the note "(override 7)\n" has control characters`},
+		{"- {policy: ban, all: true, limits: 8/h, for: 400d}\n- {policy: login, all: true, limits: 8/h, for: 400d, note: \"(override 1)\\a\"}\n",
+			"\nline 2: ginlimit: the note"},
+		{"\n- {policy: ban, all: true, limits: 8/h, for: 400d}\n", "line 2: ginlimit: an override until"},
+		{strings.Repeat("- {policy: login, all: true, limits: 9/h, for: 1h}\n", 1001), "1001 overrides; want at most 1000"},
+		{"- {policy: login, all: true, limits: 9/h, for: 1h}\n---\n- {policy: ban, all: true, limits: 9/h, for: 1h}\n",
+			"line 2: another document"},
 		{"# nothing\n", "the file is empty"},
 		{strings.Repeat("#", maxFile+1), "the file has more than 1048576 bytes"},
 	} {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -14,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/traits"
 )
 
 // published is a policy in the output of policies.
@@ -51,9 +51,9 @@ func (t *tool) policies() *cobra.Command {
 				}
 				row(w, "POLICY", "LIMITS", "KEY", "OPTIONS", "VERSION", "PROCESSES", "SEEN")
 				for _, p := range list {
-					row(w, visible(p.Policy), limitsText(p.Limits, p.Options), strings.Trim(visible(p.Key), `"`),
-						strings.Trim(visible(strings.Join(p.Options, " ")), `"`),
-						strings.Trim(visible(p.Version), `"`), p.Processes, span(time.Since(p.Seen).Truncate(time.Second))+" ago")
+					row(w, word(p.Policy), limitsText(p.Limits, p.Options), p.Key,
+						strings.Join(p.Options, " "),
+						p.Version, p.Processes, span(time.Since(p.Seen).Truncate(time.Second))+" ago")
 				}
 			})
 		}),
@@ -91,6 +91,9 @@ func (t *tool) withLimiter(
 	f func(ctx context.Context, s *session, args []string) error,
 ) func(*cobra.Command, []string) error {
 	return t.with(func(ctx context.Context, rdb redis.UniversalClient, args []string) error {
+		if _, err := t.keySecret(); err != nil {
+			return err
+		}
 		limiter, err := t.limiter(rdb)
 		if err != nil {
 			return err
@@ -128,7 +131,7 @@ func (s *session) variants(ctx context.Context, name string) (found []ginlimit.P
 		if p.Name == name {
 			found = append(found, p)
 		}
-		names = append(names, visible(p.Name))
+		names = append(names, word(p.Name))
 	}
 	switch {
 	case len(all) == 0:
@@ -153,17 +156,17 @@ func (s *session) find(ctx context.Context, name string) (ginlimit.PolicyInfo, e
 			len(found), name)
 	}
 	last := slices.MaxFunc(found, func(a, b ginlimit.PolicyInfo) int { return a.Seen.Compare(b.Seen) })
-	return last, s.tool.checkSecret(last)
+	return last, nil
 }
 
 // checkSecret reports that clients of a policy have other keys than with the tool's secret.
 func (t *tool) checkSecret(of ginlimit.PolicyInfo) error {
 	secret, err := t.keySecret()
-	switch has := slices.Contains(of.Options, "WithKeySecret"); {
+	switch has := hasSecret(of); {
 	case err != nil:
 		return err
 	case has && secret == nil:
-		return usage("policy %q has a WithKeySecret: give the secret by --key-secret-file", of.Name)
+		return usage("policy %q has a WithKeySecret: give the secret by --key-secret-file, or a hash and --hash", of.Name)
 	case !has && secret != nil:
 		return usage("policy %q has no WithKeySecret: leave out --key-secret-file and $GINLIMIT_KEY_SECRET", of.Name)
 	}
@@ -176,22 +179,24 @@ func isDryRun(p ginlimit.PolicyInfo) bool { return slices.Contains(p.Options, dr
 type target struct {
 	info     ginlimit.PolicyInfo
 	policy   *ginlimit.Policy
-	client   string
+	client   client
 	override *override        // that holds for the client, or nil
 	replaced *ginlimit.Policy // with the limits that the override replaces, or nil
 }
 
 // String returns the target as part of a sentence.
 func (t target) String() string {
-	return fmt.Sprintf("client %s under policy %s", visible(t.client), visible(t.info.Name))
+	return whom(t.client.key) + " under policy " + word(t.info.Name)
 }
 
 // target finds a policy and a client. The limits are as given, else as an override or the policy has them.
-func (s *session) target(ctx context.Context, name, client string, limits []string) (to target, err error) {
+func (s *session) target(
+	ctx context.Context, name, text string, hash answer, limits []string,
+) (to target, err error) {
 	if to.info, err = s.find(ctx, name); err != nil {
 		return to, err
 	}
-	if to.client, err = clientKey(to.info, client); err != nil {
+	if to.client, err = s.tool.client(to.info, text, hash); err != nil {
 		return to, err
 	}
 	if to.override, err = s.overrideOf(ctx, to); err != nil {
@@ -219,11 +224,11 @@ func (s *session) target(ctx context.Context, name, client string, limits []stri
 		return to, usage("policy %q has limits of a time zone that is not known here: give them by --limit", name)
 	}
 	if to.override != nil && len(limits) == 0 && slices.ContainsFunc(to.info.Limits, hasBucket) {
-		if to.replaced, err = s.policy(to.info, to.info.Limits); err != nil {
+		if to.replaced, err = s.policy(to, to.info.Limits); err != nil {
 			return to, err
 		}
 	}
-	to.policy, err = s.policy(to.info, own)
+	to.policy, err = s.policy(to, own)
 	return to, err
 }
 
@@ -236,12 +241,20 @@ func (t target) change(do func(*ginlimit.Policy) error) error {
 	return err
 }
 
-// policy returns a published policy with limits, and with the options that add keys of a client. They are defaults
+// policy returns a target's policy with limits, and with the options that add keys of a client. They are defaults
 // of a limiter, as they may be in the application: those that do not fit the limits have no effect.
-func (s *session) policy(info ginlimit.PolicyInfo, limits []ginlimit.Limit) (*ginlimit.Policy, error) {
+func (s *session) policy(to target, limits []ginlimit.Limit) (*ginlimit.Policy, error) {
 	var defaults []ginlimit.LimiterOption
+	switch secret, err := s.tool.keySecret(); {
+	case to.client.hashed:
+		defaults = append(defaults, traits.Hashes.(ginlimit.LimiterOption))
+	case err != nil:
+		return nil, err
+	case secret != nil:
+		defaults = append(defaults, ginlimit.WithKeySecret(secret))
+	}
 	opts := []ginlimit.PolicyOption{ginlimit.WithLimits(limits...)}
-	for _, name := range info.Options {
+	for _, name := range to.info.Options {
 		switch name {
 		case "WithBan":
 			defaults = append(defaults, ginlimit.WithBan(time.Minute, time.Minute))
@@ -258,7 +271,7 @@ func (s *session) policy(info ginlimit.PolicyInfo, limits []ginlimit.Limit) (*gi
 		return nil, err
 	}
 	s.others = append(s.others, limiter)
-	return limiter.Policy(info.Name, opts...)
+	return limiter.Policy(to.info.Name, opts...)
 }
 
 func isInFlight(l ginlimit.Limit) bool { return l.InFlight > 0 }
@@ -266,23 +279,6 @@ func isInFlight(l ginlimit.Limit) bool { return l.InFlight > 0 }
 func hasBucket(l ginlimit.Limit) bool { return l.Rate > 0 }
 
 func isNotInFlight(l ginlimit.Limit) bool { return l.InFlight == 0 }
-
-// clientKey returns the key of a client. An address is written as the policy knows it.
-func clientKey(p ginlimit.PolicyInfo, text string) (string, error) {
-	if text == "" {
-		return "", usage("the client is empty")
-	}
-	if p.Key != "ByClientIP" {
-		return text, nil
-	}
-	if addr, err := netip.ParseAddr(text); err == nil {
-		return ginlimit.AddrKey(addr), nil
-	}
-	if prefix, err := netip.ParsePrefix(text); err == nil && ginlimit.AddrKey(prefix.Addr()) == prefix.Masked().String() {
-		return prefix.Masked().String(), nil
-	}
-	return "", usage("policy %q counts by address, and %q is none", p.Name, text)
-}
 
 // parseLimits reads limits, and returns all errors in them.
 func parseLimits(texts []string) (limits []ginlimit.Limit, err error) {

@@ -3,11 +3,7 @@ package main
 import (
 	"crypto/tls"
 	"crypto/x509"
-	"errors"
-	"net"
-	"net/url"
 	"os"
-	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -76,46 +72,6 @@ func (s *server) connect(env func(string) string, timeout time.Duration) (redis.
 		return nil, err
 	}
 	return redis.NewUniversalClient(all), nil
-}
-
-// parseURL reads a URL that may have several addresses. The error has no password.
-func parseURL(text string) (*redis.Options, []string, error) {
-	if !strings.Contains(text, "://") {
-		text = "redis://" + text
-	}
-	scheme, rest, _ := strings.Cut(text, "://")
-	end := strings.IndexAny(rest, "/?")
-	if end < 0 || scheme == "unix" {
-		end = len(rest)
-	}
-	user, hosts := "", rest[:end]
-	if at := strings.LastIndexByte(hosts, '@'); at >= 0 {
-		user, hosts = hosts[:at+1], hosts[at+1:]
-	}
-	first, more, several := strings.Cut(hosts, ",")
-	one, err := redis.ParseURL(scheme + "://" + user + first + rest[end:])
-	if err != nil {
-		if cause := new(url.Error); errors.As(err, &cause) {
-			err = cause.Err
-		}
-		for _, part := range []string{"invalid port", "invalid database number"} { // what follows may be of a password
-			if strings.Contains(err.Error(), part) {
-				err = errors.New(part + "; in a password, write / as %2F")
-			}
-		}
-		return nil, nil, usage("the URL of Redis: %w", err)
-	}
-	addrs := []string{one.Addr}
-	for _, addr := range strings.Split(more, ",") {
-		if !several {
-			break
-		}
-		if _, _, err := net.SplitHostPort(addr); err != nil {
-			addr = net.JoinHostPort(strings.Trim(addr, "[]"), "6379")
-		}
-		addrs = append(addrs, addr)
-	}
-	return one, addrs, nil
 }
 
 // secure adds the certificates of the flags.

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ginlimit/ginlimit/contrib/top"
+	"github.com/ginlimit/ginlimit/internal/clientkey"
 )
 
 // denied is a client in the output of top.
@@ -21,13 +22,25 @@ type denied struct {
 	Error   int64  `json:"error"`
 }
 
+// argument returns the client as other commands take it.
+func (d denied) argument() string {
+	switch {
+	case d.Hashed:
+		return word(d.Client) + " --hash"
+	case clientkey.IsHash(d.Client):
+		return word(d.Client) + " --hash=false"
+	}
+	return word(d.Client)
+}
+
 func (t *tool) top() *cobra.Command {
 	most := 20
 	c := &cobra.Command{
 		Use:   "top POLICY",
 		Short: "List the clients that a policy has denied most in the last ten minutes",
 		Long: "List the clients that a policy has denied most in the last ten minutes.\n\n" +
-			"The application has to report them, by contrib/top. A client had DENIALS denials, or up to ERROR fewer.",
+			"The application has to report them, by contrib/top. A client had DENIALS denials, or up to ERROR fewer.\n" +
+			"CLIENT can be given to status, block, reset and slots as it is here, with --hash.",
 		Args: cobra.ExactArgs(1),
 		RunE: t.withLimiter(func(ctx context.Context, s *session, args []string) error {
 			if most < 1 {
@@ -53,7 +66,7 @@ func (t *tool) top() *cobra.Command {
 				}
 				row(w, "CLIENT", "DENIALS", "ERROR")
 				for _, c := range list {
-					row(w, visible(c.Client), c.Denials, c.Error)
+					row(w, c.argument(), c.Denials, c.Error)
 				}
 			})
 		}),
@@ -184,7 +197,7 @@ func ratesOf(policy string, before, after []top.Minute, seconds float64) rates {
 func printRates(w io.Writer, now time.Time, list []rates) {
 	row(w, now.Format(time.TimeOnly), "ALLOWED/S", "DENIED/S", "SKIPPED/S", "FAILED/S")
 	for _, r := range list {
-		cells := []any{visible(r.Policy)}
+		cells := []any{word(r.Policy)}
 		for _, n := range []float64{r.Allowed, r.Denied, r.Skipped, r.Failed} {
 			cells = append(cells, fmt.Sprintf("%.1f", n))
 		}

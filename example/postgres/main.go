@@ -75,7 +75,7 @@ func main() {
 func run(ctx context.Context, addr string, out io.Writer) error {
 	db, err := pgxpool.New(ctx, cmp.Or(os.Getenv("DATABASE_URL"), "postgres://postgres@127.0.0.1:5432/test"))
 	if err != nil {
-		return err
+		return errors.New("DATABASE_URL is none that pgx can read") // whose error may quote a part of the password
 	}
 	defer db.Close()
 	if _, err := db.Exec(ctx, schema); err != nil {
@@ -83,7 +83,7 @@ func run(ctx context.Context, addr string, out io.Writer) error {
 	}
 	options, err := redis.ParseURL(cmp.Or(os.Getenv("REDIS_URL"), "redis://127.0.0.1:6379"))
 	if err != nil {
-		return err
+		return errors.New("REDIS_URL is none that go-redis can read") // whose error quotes the password
 	}
 	rdb := redis.NewClient(options)
 	defer rdb.Close()

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -243,4 +244,14 @@ func TestQuotasFromPostgres(t *testing.T) {
 	assert.Equal(t, http.StatusTooManyRequests, call("prohibited").Code)
 	assert.Equal(t, http.StatusServiceUnavailable, call("nobody").Code, "strangers are not kept")
 	assert.Equal(t, http.StatusServiceUnavailable, call("another").Code, "nobody can say")
+}
+
+// TestErrorsHaveNoPassword, however the URLs are mistyped.
+func TestErrorsHaveNoPassword(t *testing.T) {
+	for _, rest := range []string{"u:sesame#@a", "u:?sesame@a/b", "u:%sesame@a", "u:1/sesame@a?sslmode=sesame", "a:sesame"} {
+		t.Setenv("DATABASE_URL", "postgres://"+rest)
+		err := run(t.Context(), "127.0.0.1:0", io.Discard)
+		require.Error(t, err)
+		require.NotContains(t, err.Error(), "sesame", rest)
+	}
 }

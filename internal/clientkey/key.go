@@ -119,6 +119,33 @@ func (t Text) Append(dst []byte, prefix, key string) []byte {
 	return appendHash(dst[:start], sum[:])
 }
 
+// IsHash reports whether a text is a hash as [Text.Append] writes it. A client can have such a name, too.
+func IsHash(text string) bool {
+	sum, err := base64.RawURLEncoding.Strict().DecodeString(strings.TrimPrefix(text, string(hashMark)))
+	return err == nil && len(sum) == sha256.Size && text == string(appendHash(nil, sum))
+}
+
+// Hashes returns a Text of clients that are known by their hashes alone: it writes a hash as it is, and no prefix.
+func Hashes() Text { return Text{&sync.Pool{New: func() any { return new(known) }}} }
+
+// known is a hash.Hash of texts that end in a hash, which is what it returns.
+type known struct{ text []byte }
+
+func (k *known) Write(p []byte) (int, error) {
+	k.text = append(k.text, p...)
+	return len(p), nil
+}
+
+func (k *known) Sum(dst []byte) []byte {
+	end := k.text[max(0, len(k.text)-base64.RawURLEncoding.EncodedLen(sha256.Size)):]
+	dst, _ = base64.RawURLEncoding.AppendDecode(dst, end)
+	return dst
+}
+
+func (k *known) Reset()         { k.text = k.text[:0] }
+func (k *known) Size() int      { return sha256.Size }
+func (k *known) BlockSize() int { return 1 }
+
 // plain reports whether a key can stand in a hash tag as it is.
 func plain(text []byte) bool {
 	if len(text) > maxPlain {

@@ -95,6 +95,27 @@ func TestSecretHidesEveryKey(t *testing.T) {
 	require.Equal(t, clientkey.Text{}, clientkey.NewText(nil))
 }
 
+// TestHashesAreWrittenAsTheyAre, under any prefix.
+func TestHashesAreWrittenAsTheyAre(t *testing.T) {
+	t.Parallel()
+	hashes := clientkey.Hashes()
+	for _, text := range []clientkey.Text{{}, clientkey.NewText([]byte("secret"))} {
+		for _, client := range []string{strings.Repeat("long", 40), "é", "{a}", "a|b\n"} {
+			hash := string(text.Append(nil, `a\|b|`, client))
+			require.True(t, clientkey.IsHash(hash))
+			for _, prefix := range []string{"", `a\|b|`, "other|dry run|"} {
+				require.Equal(t, "kept{"+hash, string(hashes.Append([]byte("kept{"), prefix, hash)))
+			}
+		}
+	}
+	hash := slotText("é")
+	for _, no := range []string{"", "#", "a", hash[1:], hash[:43], hash + "A", hash[:43] + "\n", "\n" + hash, "#" + hash,
+		hash[:43] + "B", strings.Replace(hash, "#", "=", 1)} {
+		require.False(t, clientkey.IsHash(no), "%q", no)
+		hashes.Append(nil, "", no) // nobody asks for it, but it does not panic
+	}
+}
+
 // TestTextIsForManyGoroutines, which share its hashes.
 func TestTextIsForManyGoroutines(t *testing.T) {
 	t.Parallel()

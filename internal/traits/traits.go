@@ -1,8 +1,8 @@
 // Package traits says what a policy was made with, to packages of this module that are built on its public
 // API. It owns nothing but that door, and must never know a policy's type, Gin or Redis.
 //
-// Of is the one package variable that is set: by the root's init, once, as these packages import the root
-// and it cannot import them. An exported method would be a public name for what only they need.
+// Of and Hashes are the package variables that are set: by the root's init, once, as these packages import the
+// root and it cannot import them. An exported method would be a public name for what only they need.
 package traits
 
 import (
@@ -42,6 +42,10 @@ type Waiting struct {
 
 // ErrLeft is the error of a request that left its line, as Leaves wanted.
 var ErrLeft = errors.New("ginlimit: the request left its line")
+
+// Hashes is a ginlimit.LimiterOption for the tool: methods of policies take the hash of a client, as it stands in
+// Redis, in place of the client.
+var Hashes any
 
 // Of returns the traits of a *ginlimit.Policy, or false for one that was not made by its constructor.
 var Of func(policy any) (Traits, bool)
