@@ -97,7 +97,7 @@ if records == withRecords then
     local ratio = h.drain / drain -- the limit may have changed
     for at, given, age in gmatch(list, ' (%d+) (%d+) (%d+)') do
       h.times[#h.times + 1] = {at + 0, ceil(given * ratio), age + 0}
-      h.now = max(h.now, at) -- Redis' clock may be set back
+      h.now = max(h.now, at + 0) -- Redis' clock may be set back
     end
     return h
   end

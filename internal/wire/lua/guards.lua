@@ -59,6 +59,7 @@ end
 local process, waits, levels = ARGV[at + 2], ARGV[at + 3], 0
 if with ~= 'ban' then levels = (#ARGV - at - 4) / 4 end
 local maxSeen = 128 -- the most processes in a line that a call looks at
+local placeUnit = 2097152 -- 2 ^ 21 is a float in Lua 5.4
 local last = #KEYS - (levels > 0 and waits ~= '0' and levels or 0) -- of the slots
 
 if ARGV[1] == 'reset' then
@@ -84,7 +85,7 @@ end
 
 local wanted = ARGV[3] + 0
 local times, before = 0, 0
-local function length(n) return min(first * 2 ^ (n - 1), maximum) end
+local function length(n) return floor(min(first * 2 ^ (n - 1), maximum)) end
 if ban then
   local value = call('GET', ban)
   if value then
@@ -187,7 +188,7 @@ for _, s in ipairs(slots) do
     writeTurns(s.turns)
   elseif s.lacks then
     writeTurns(s.turns, s.turns.now + waits)
-    s.used = min(s.used, 2 ^ 21 - 1) + min(s.turns.before + 1, 1023) * 2 ^ 21
+    s.used = min(s.used, placeUnit - 1) + min(s.turns.before + 1, 1023) * placeUnit
   end
 end
 for _, s in ipairs(slots) do

@@ -49,7 +49,7 @@ local function findEnded(key, s, cursor, low)
       end
     end
   end
-  budget = budget - #entries / 2
+  budget = budget - floor(#entries / 2)
   if step[1] == '0' then s.first, s.walk = low + 0, '' else s.walk = format(' %s %d', step[1], low) end
   s.left = sums(s, s.ends, 0, s.processes)
 end
