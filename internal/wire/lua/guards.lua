@@ -69,14 +69,14 @@ if ARGV[1] == 'reset' then
   local reply = k > 0 and decide(limits, ARGV) or {}
   if type(reply) ~= 'table' then reply = {reply} end
   if ban then
-    call('DEL', ban)
+    call('UNLINK', ban)
     reply[#reply + 1], reply[#reply + 2] = 0, 0
   end
   for j = 1, levels do
     local key = KEYS[k + (ban and 1 or 0) + j]
     if not pcall(readSlots, key, process, 0, 0) then
       call('PEXPIRE', key, life) -- perhaps that is all that it lacks
-      if not pcall(readSlots, key, process, 0, 0) then call('DEL', key) end
+      if not pcall(readSlots, key, process, 0, 0) then call('UNLINK', key) end
     end
     reply[#reply + 1] = 0
   end
