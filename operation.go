@@ -154,16 +154,23 @@ func (c *limiterConfig) newOperation(
 ) *operation.Operation[[]Limit] {
 	oc := operation.Config[[]Limit]{
 		Store: store, Process: process, Ignores: c.ignoresOverrides, Limits: readLimits, Changed: e.LimitsChanged,
+		Denied: redisstore.IsDenied,
 	}
 	if c.secret != nil {
 		keys := c.engine().Keys
 		oc.Hide = func(policy, client string) string { return string(keys.Append(nil, Key(policy, ""), client)) }
 	}
 	var failures redisstore.Throttle
+	var denied sync.Once
 	log := c.logger
 	oc.Failed = func(err error) {
 		reason := "" // without Redis other lines say so
 		switch {
+		case redisstore.IsDenied(err):
+			denied.Do(func() {
+				log.Warn("ginlimit: the user of Redis may not read overrides or publish policies; trying every ten minutes",
+					"reason", redisstore.Word(err))
+			})
 		case redisstore.IsErrorReply(err):
 			reason = redisstore.Word(err)
 		case errors.Is(err, operation.ErrUnreadable), errors.Is(err, ErrInvalidArgument):

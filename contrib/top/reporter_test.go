@@ -364,3 +364,28 @@ func TestManyGoroutines(t *testing.T) {
 	}
 	require.Len(t, denied(t, rdb, "p"), 4)
 }
+
+// TestDocumentedRightsAreEnough to report, to drop what is too old, and to read.
+func TestDocumentedRightsAreEnough(t *testing.T) {
+	t.Parallel()
+	addr := testkit.StartRedis(t)
+	admin := testkit.Connect(t, addr)
+	_, line, ok := strings.Cut(testkit.Read(t, "contrib/top/README.md"), "operations.md#acl): ")
+	require.True(t, ok)
+	rule := []any{"ACL", "SETUSER", "top", "reset", "on", ">secret"}
+	for _, word := range strings.Fields(line) {
+		if word = strings.Trim(word, "`,."); strings.ContainsAny(word, "+~") {
+			rule = append(rule, word)
+		}
+	}
+	require.NoError(t, admin.Do(t.Context(), rule...).Err())
+	rdb := redis.NewClient(&redis.Options{Addr: addr, Username: "top", Password: "secret"})
+	defer rdb.Close()
+	require.NoError(t, admin.HSet(t.Context(), "ginlimit:denied:{p}", "1", summary{}.text()).Err()) // a minute of 1970
+	r := testkit.Must(New(rdb, WithInterval(time.Second), WithLogger(slog.New(slog.DiscardHandler))))
+	deny(r, "p", "a")
+	require.True(t, testkit.BecomesTrue(nil, func() bool { return len(denied(t, rdb, "p")) == 1 }))
+	require.NoError(t, r.Close())
+	require.EqualValues(t, 2, admin.HLen(t.Context(), "ginlimit:denied:{p}").Val(), "a minute, and the processes")
+	testkit.RequireNothingDenied(t, addr)
+}

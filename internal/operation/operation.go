@@ -24,6 +24,8 @@ const (
 	publicationLife = 3 * republish
 	// retry is how long after a failure it tries to publish again.
 	retry = 10 * time.Second
+	// deniedRetry is how long after Redis has denied a right it tries again.
+	deniedRetry = 10 * time.Minute
 	// idle is how long after the last decision a process neither looks nor publishes any more.
 	idle = 24 * time.Hour
 	// callTimeout is how long a look may take.
@@ -69,6 +71,9 @@ type Config[L any] struct {
 	Changed func()
 	// Failed is told that the overrides could not be read, or the policies not be published.
 	Failed func(err error)
+	// Denied reports whether an error is that Redis denies a right. Until an operator grants it, trying again is
+	// of no use.
+	Denied func(err error) bool
 }
 
 // Operation is what this process knows and tells. It does nothing in the background before the first decision,
@@ -153,8 +158,11 @@ func (o *Operation[L]) lookAgain() {
 	goesOn := o.looks
 	o.mu.Unlock()
 	if goesOn {
-		_ = o.bounded(o.look)
-		time.AfterFunc(interval, o.lookAgain)
+		next := interval
+		if err := o.bounded(o.look); err != nil && o.Denied(err) {
+			next = deniedRetry
+		}
+		time.AfterFunc(next, o.lookAgain)
 	}
 }
 
@@ -173,12 +181,17 @@ func (o *Operation[L]) publishAgain() {
 		return
 	}
 	next := republish
-	if o.bounded(o.publish) != nil {
+	err := o.bounded(o.publish)
+	denied := err != nil && o.Denied(err)
+	if err != nil {
 		next = retry
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.busy = false; o.isNew { // since
+	switch o.busy = false; {
+	case denied:
+		next = deniedRetry
+	case o.isNew: // since
 		next = interval
 	}
 	o.timer.Reset(next)

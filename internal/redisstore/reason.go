@@ -154,6 +154,17 @@ func Word(err error) string {
 	return "client"
 }
 
+// IsDenied reports whether an error is that the user lacks a right. Of a command in a script, Redis before 7.2 and since
+// then says it in other words after ERR.
+func IsDenied(err error) bool {
+	if !IsErrorReply(err) {
+		return false
+	}
+	text := err.Error()
+	return strings.HasPrefix(text, "NOPERM") || strings.Contains(text, "The user executing the script can't") ||
+		strings.Contains(text, "ACL failure in script")
+}
+
 // unauthenticated begins the answer to a large command of a client without a password, if there must
 // be one; ERR precedes it.
 const unauthenticated = "Protocol error: unauthenticated"

@@ -72,7 +72,7 @@ func Need(t testing.TB, program string) string {
 	path, err := exec.LookPath(program)
 	if err != nil {
 		how := map[string]string{"redis-server": "redis-server", "ab": "apache2-utils", "bash": "bash",
-			"prometheus": "prometheus", "promtool": "prometheus"}[program]
+			"lua5.4": "lua5.4", "prometheus": "prometheus", "promtool": "prometheus"}[program]
 		const text = "needs %s: apt-get install %s"
 		if os.Getenv("CI") == "true" {
 			require.Failf(t, "missing", text, program, how)

@@ -134,7 +134,8 @@ func modules(kinds []string) string {
 
 // tenantConstants are constants of the script for tenants alone.
 func tenantConstants() string {
-	return fmt.Sprintf("local parts, maxFinish, slack, minGone, maxGone, maxWalk = %d, %d, %d, %d, %d, %d\n",
+	// The parts are a float in Lua 5.4 too: times a level they are more than an integer holds.
+	return fmt.Sprintf("local parts, maxFinish, slack, minGone, maxGone, maxWalk = %d.0, %d, %d, %d, %d, %d\n",
 		bucket.Parts, int64(bucket.MaxFinish), bucket.Slack, bucket.MinGone, bucket.MaxGone, bucket.MaxWalk)
 }
 

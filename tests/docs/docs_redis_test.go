@@ -5,6 +5,7 @@ package docs_test
 import (
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"os"
 	"os/exec"
@@ -39,6 +40,7 @@ func TestDocumentedPrivilegesAreEnough(t *testing.T) {
 			rdb := redis.NewClient(&user)
 			defer rdb.Close()
 			doEverything(t, rdb, a)
+			operate(t, testkit.Connect(t, addr), rdb, a)
 			if a != ginlimit.TokenBucket {
 				limiter := testkit.NewLimiter(t, rdb, testkit.WithAlgorithm(a))
 				for i, s := range testkit.WindowTrace(5, 300) {
@@ -62,6 +64,11 @@ func TestDocumentedPrivilegesAreEnough(t *testing.T) {
 		for _, addr := range addrs {
 			assert.NotContains(t, testkit.CommandCalls(t, testkit.Connect(t, addr)), "command",
 				"asked for by a client that does not know")
+		}
+		person := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs})
+		defer person.Close()
+		operate(t, person, rdb, ginlimit.TokenBucket)
+		for _, addr := range addrs {
 			testkit.RequireNothingDenied(t, addr)
 		}
 	})
@@ -73,6 +80,43 @@ func TestDocumentedPrivilegesAreEnough(t *testing.T) {
 		defer rdb.Close()
 		holdEverything(t, testkit.Connect(t, addr), rdb)
 		testkit.RequireNothingDenied(t, addr)
+	})
+	t.Run("calendar quotas, Ping", func(t *testing.T) {
+		t.Parallel()
+		addr := testkit.StartRedis(t)
+		more := append(testkit.PrivilegesOf(t, "Calendar quotas also need"), testkit.PrivilegesOf(t, "`Limiter.Ping` needs")...)
+		user := testkit.Restrict(t, addr, "TokenBucket", more...)
+		rdb := redis.NewClient(&user)
+		defer rdb.Close()
+		month := ginlimit.PerCalendar(7, ginlimit.CalendarMonth(time.UTC, 1))
+		callEverything(t, testkit.NewLimiter(t, rdb), []ginlimit.Limit{month}, []ginlimit.Limit{month, ginlimit.PerHour(7)})
+		require.NoError(t, testkit.NewLimiter(t, rdb).Ping(t.Context()))
+		testkit.RequireNothingDenied(t, addr)
+	})
+	t.Run("without overrides", func(t *testing.T) {
+		t.Parallel()
+		addr := testkit.StartRedis(t)
+		user := testkit.Restrict(t, addr, "TokenBucket", "-hget", "-hgetall")
+		rdb := redis.NewClient(&user)
+		defer rdb.Close()
+		publishEverything(t, testkit.Connect(t, addr), testkit.NewOperated(t, rdb, ginlimit.WithoutOverrides()))
+		testkit.RequireNothingDenied(t, addr)
+	})
+	t.Run("nothing for operators", func(t *testing.T) {
+		t.Parallel()
+		addr := testkit.StartRedis(t)
+		user := testkit.Restrict(t, addr, "TokenBucket", "-hget", "-zadd")
+		rdb := redis.NewClient(&user)
+		defer rdb.Close()
+		var log testkit.Buffer
+		l := testkit.NewOperated(t, rdb, ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+		testkit.Must(testkit.NewPolicy(t, l, "api", ginlimit.PerMinute(3)).Allow(t.Context(), "k"))
+		refused := func() (n int) {
+			return len(testkit.Must(testkit.Connect(t, addr).Do(t.Context(), "ACL", "LOG").Slice()))
+		}
+		require.True(t, testkit.BecomesTrue(nil, func() bool { return refused() == 2 }), "of HGET, and of the script")
+		require.Equal(t, 1, strings.Count(log.String(), "\n"), log.String())
+		require.Contains(t, log.String(), "may not read overrides or publish policies")
 	})
 	t.Run("shares", func(t *testing.T) {
 		t.Parallel()
@@ -91,8 +135,7 @@ func TestDocumentedPrivilegesAreEnough(t *testing.T) {
 		t.Parallel()
 		addr := testkit.StartRedis(t)
 		more := append([]string{"resetkeys"}, testkit.ACLBlock(t, "~ginlimit:{*|*")...)
-		more = append(more, testkit.PrivilegesOf(t, "a process also needs")...)
-		application := testkit.Restrict(t, addr, "TokenBucket", append(more, "+set", "+del")...)
+		application := testkit.Restrict(t, addr, "TokenBucket", more...)
 		rights := testkit.ACLBlock(t, "ACL SETUSER operator")
 		require.NoError(t, testkit.Connect(t, addr).Do(t.Context(), toAny(rights)...).Err())
 		operator := application
@@ -147,8 +190,14 @@ func TestDocumentedPrivilegesAreEnough(t *testing.T) {
 }
 
 func doEverything(t *testing.T, rdb redis.UniversalClient, a ginlimit.Algorithm) {
-	limiter, ctx := testkit.NewLimiter(t, rdb, testkit.WithAlgorithm(a)), t.Context()
-	for _, limits := range [][]ginlimit.Limit{{ginlimit.PerHour(7)}, {ginlimit.PerMinute(7), ginlimit.PerHour(7)}} {
+	callEverything(t, testkit.NewLimiter(t, rdb, testkit.WithAlgorithm(a)),
+		[]ginlimit.Limit{ginlimit.PerHour(7)}, []ginlimit.Limit{ginlimit.PerMinute(7), ginlimit.PerHour(7)})
+}
+
+// callEverything calls every method that needs Redis, under each of some sets of limits.
+func callEverything(t *testing.T, limiter *testkit.Limiter, sets ...[]ginlimit.Limit) {
+	ctx := t.Context()
+	for _, limits := range sets {
 		for range 3 {
 			require.True(t, testkit.Must(limiter.Allow(ctx, "k", limits...)).Allowed)
 		}
@@ -161,6 +210,38 @@ func doEverything(t *testing.T, rdb redis.UniversalClient, a ginlimit.Algorithm)
 		require.NoError(t, limiter.Wait(ctx, "k", limits...))
 		require.NoError(t, limiter.Reset(ctx, "k", limits...))
 	}
+}
+
+// operate has a limiter with default options do what it does without being asked: count processes, read overrides and
+// publish its policies. person sets an override.
+func operate(t *testing.T, person, rdb redis.UniversalClient, a ginlimit.Algorithm) {
+	l := testkit.Wrap(testkit.Must(ginlimit.NewLimiter(rdb, testkit.Patient(), ginlimit.WithLogger(
+		slog.New(slog.DiscardHandler)))), a)
+	defer l.Close()
+	p := publishEverything(t, person, l)
+	require.NoError(t, testkit.NewOperated(t, person).Override(t.Context(), ginlimit.Override{
+		Policy: "operated", Limits: []ginlimit.Limit{ginlimit.PerMinute(90)}, Until: time.Now().Add(time.Hour)}))
+	require.True(t, testkit.BecomesTrue(nil, func() bool {
+		return testkit.Must(p.Allow(t.Context(), "k")).Limit.Rate == 90
+	}), "overridden")
+	require.True(t, testkit.BecomesTrue(nil, func() bool {
+		return person.Exists(t.Context(), "ginlimit:{replicas}:slots").Val() == 1
+	}), "counted")
+}
+
+// publishEverything has a limiter publish a policy after others that are too old, and returns the policy.
+func publishEverything(t *testing.T, person redis.UniversalClient, l *testkit.Limiter) *ginlimit.Policy {
+	ctx := t.Context()
+	require.NoError(t, person.HSet(ctx, "ginlimit:{policies}", "old", "{}").Err())
+	require.NoError(t, person.ZAdd(ctx, "ginlimit:{policies}:seen", redis.Z{Score: 1, Member: "old"}).Err())
+	require.NoError(t, person.ZAdd(ctx, "ginlimit:{policies}:processes", redis.Z{Score: 1, Member: "old P"}).Err())
+	p := testkit.NewPolicy(t, l, "operated", ginlimit.PerMinute(30))
+	testkit.Must(p.Allow(ctx, "k"))
+	require.True(t, testkit.BecomesTrue(nil, func() bool {
+		all := person.HGetAll(ctx, "ginlimit:{policies}").Val()
+		return len(all) == 1 && all["old"] == ""
+	}), "published")
+	return p
 }
 
 // holdEverything has two limiters hold slots of a client, and another process end, which person writes.

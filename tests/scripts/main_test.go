@@ -17,6 +17,9 @@ var scripts sync.Map
 
 // eval calls a script, whose source is sent only to a Redis that does not know it.
 func eval(ctx context.Context, rdb *redis.Client, source string, keys []string, args ...any) *redis.Cmd {
+	if *lua54 != "" {
+		return startLua54().eval(ctx, rdb, source, keys, args)
+	}
 	script, ok := scripts.Load(source)
 	if !ok {
 		script, _ = scripts.LoadOrStore(source, redis.NewScript(source))

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -261,4 +262,42 @@ func TestAReportRemovesFewProcesses(t *testing.T) {
 	removed := 10*(2*100+2) - entries
 	require.Positive(t, removed)
 	require.LessOrEqual(t, removed, 512)
+}
+
+// TestLongKeysAreFreedInTheBackground: a reset of a long log, or of what else may be at a key, does not
+// hold Redis up while it frees memory.
+func TestLongKeysAreFreedInTheBackground(t *testing.T) {
+	t.Parallel()
+	rdb, ctx := testkit.Connect(t, testkit.StartRedis(t)), t.Context()
+	g := &guardTrace{rdb: rdb}
+	const key, period = "{k}:long", 3_600_000
+	for name, reset := range map[string]struct {
+		script int
+		args   []any
+	}{
+		"a sliding window": {wire.Sliding, []any{"reset", 1, 0, period, "sliding", 1_000_000}},
+		"no token bucket":  {wire.Tokens, []any{"reset", 1, 0, 1, 100, 1000}},
+		"no fixed window":  {wire.Fixed, []any{"reset", 1, 0, period, "fixed", 1000}},
+		"no ban":           {wire.BanOrSlots, []any{"reset", 1, 0, "ban", 1000, 1000, 1, 0, 0, 0}},
+		"no slots":         {wire.BanOrSlots, []any{"reset", 1, 0, "slots", "P", 0, 4, 0, 0, "", 0}},
+	} {
+		values := []any{fmt.Sprintf("0 100000 %d", 100_000+period)} // see kind/sliding.lua
+		for i := range 100_000 {
+			values = append(values, i+1, i+1)
+		}
+		require.NoError(t, rdb.RPush(ctx, key, values...).Err())
+		require.NoError(t, rdb.PExpire(ctx, key, period*time.Millisecond).Err())
+		before := freedInBackground(t, rdb)
+		testkit.Must(g.eval(t, reset.script, []string{key}, reset.args...))
+		require.Zero(t, rdb.Exists(ctx, key).Val(), name)
+		require.True(t, testkit.BecomesTrue(ctx.Done(), func() bool { return freedInBackground(t, rdb) > before }), name)
+	}
+}
+
+// freedInBackground returns how many values a server has freed in the background.
+func freedInBackground(t *testing.T, rdb *redis.Client) int {
+	info := testkit.Must(rdb.Info(t.Context(), "memory").Result())
+	m := regexp.MustCompile(`lazyfreed_objects:(\d+)`).FindStringSubmatch(info)
+	require.NotNil(t, m)
+	return testkit.Must(strconv.Atoi(m[1]))
 }

@@ -262,7 +262,7 @@ func TestSlotsOfAProcessThatHasEndedWhereNothingCanBeWritten(t *testing.T) {
 	g := &guardTrace{rdb: s.rdb}
 	for name, refused := range map[string][]string{
 		"memory is full": needMemory,
-		"a replica":      append([]string{"HDEL", "DEL", "PEXPIRE"}, needMemory...),
+		"a replica":      append([]string{"HDEL", "UNLINK", "PEXPIRE"}, needMemory...),
 	} {
 		for _, left := range []time.Duration{5 * time.Second, 15 * time.Second} { // the clock may have been set back
 			setSlots(t, s.rdb, slotKey, left, "all", "20000 2000 2 2", "P2", "1 1 1 20000 ", "P3", "1 1 1 2000 ")

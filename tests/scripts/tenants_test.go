@@ -390,3 +390,18 @@ func TestBoundsThatWereEvicted(t *testing.T) {
 		}
 	}
 }
+
+// TestTenantsOfALargeBucket: the parts of its level are more than 2^63.
+func TestTenantsOfALargeBucket(t *testing.T) {
+	t.Parallel()
+	const month = 30 * 24 * time.Hour
+	limit, ok := bucket.New(bucket.Token, "s", 1_000_001, 1_000_001, month.Milliseconds())
+	require.True(t, ok)
+	s := newSharedScript(t, testkit.ScriptSource(t, wire.Tenants), limit)
+	tenants := []bucket.Tenant{{Name: ":a", Weight: 1}, {Name: ":b", Weight: 1}}
+	require.Equal(t, []int64{1, 1}, s.take(t, 200_000, tenants, []run{{0, 1}, {1, 1}}))
+	held := s.holds(t, tenants)
+	require.InDelta(t, 200_000, held[0], 0.001)
+	require.InDelta(t, 200_000, held[2], 0.001)
+	require.Equal(t, []int64{1, 0}, s.take(t, 200_000, tenants, []run{{0, 1}, {0, 1}}))
+}

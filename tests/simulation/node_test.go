@@ -67,7 +67,7 @@ func simNodeAt(addr string) (index int) {
 
 // simWrites are the commands of scripts that write, and simReads those that read. Of all the first arguments are keys.
 var (
-	simWrites = []string{"SET", "HSET", "HDEL", "DEL", "PEXPIRE", "INCRBY", "RPUSH", "LSET", "LTRIM"}
+	simWrites = []string{"SET", "HSET", "HDEL", "DEL", "UNLINK", "PEXPIRE", "INCRBY", "RPUSH", "LSET", "LTRIM"}
 	simReads  = []string{"GET", "HMGET", "HSCAN", "PTTL", "LRANGE", "LINDEX", "LLEN"}
 )
 
@@ -115,7 +115,7 @@ func (n *simNode) intercept(peer *server.Peer, command string, args ...string) b
 
 // refusesInside answers a script's command if it may not write, or not use its keys.
 func (n *simNode) refusesInside(peer *server.Peer, command string, write bool, keys []string) bool {
-	frees := slices.Contains([]string{"DEL", "PEXPIRE", "LTRIM"}, command)
+	frees := slices.Contains([]string{"DEL", "UNLINK", "PEXPIRE", "LTRIM"}, command)
 	switch {
 	case !slices.ContainsFunc(keys, func(key string) bool { return !n.mayUse(peer, key) }):
 	default:

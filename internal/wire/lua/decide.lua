@@ -97,7 +97,7 @@ if records == withRecords then
     local ratio = h.drain / drain -- the limit may have changed
     for at, given, age in gmatch(list, ' (%d+) (%d+) (%d+)') do
       h.times[#h.times + 1] = {at + 0, ceil(given * ratio), age + 0}
-      h.now = max(h.now, at) -- Redis' clock may be set back
+      h.now = max(h.now, at + 0) -- Redis' clock may be set back
     end
     return h
   end
@@ -188,7 +188,7 @@ local function known(read, w, key)
   if verb == 'reset' or verb == 'clear' then
     local done, used, ends = pcall(read, w, key)
     if done then return used, ends end
-    call('DEL', key)
+    call('UNLINK', key) -- which frees a long log in the background
   end
   return read(w, key)
 end
@@ -272,7 +272,7 @@ for i, w in ipairs(all) do
   elseif verb == 'block' then
     m.block(w, n)
   else
-    call('DEL', w.key) -- before the record: then Redis lets it be written where memory is full
+    call('UNLINK', w.key) -- before the record: then Redis lets it be written where memory is full
     if h and (w.used > 0 or h.ttl > 0) then pcall(noteReset, w, h) end
   end
   if m.mark then reply[at + 4] = m.mark(w) end

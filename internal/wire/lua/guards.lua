@@ -59,6 +59,7 @@ end
 local process, waits, levels = ARGV[at + 2], ARGV[at + 3], 0
 if with ~= 'ban' then levels = (#ARGV - at - 4) / 4 end
 local maxSeen = 128 -- the most processes in a line that a call looks at
+local placeUnit = 2097152 -- 2 ^ 21 is a float in Lua 5.4
 local last = #KEYS - (levels > 0 and waits ~= '0' and levels or 0) -- of the slots
 
 if ARGV[1] == 'reset' then
@@ -68,14 +69,14 @@ if ARGV[1] == 'reset' then
   local reply = k > 0 and decide(limits, ARGV) or {}
   if type(reply) ~= 'table' then reply = {reply} end
   if ban then
-    call('DEL', ban)
+    call('UNLINK', ban)
     reply[#reply + 1], reply[#reply + 2] = 0, 0
   end
   for j = 1, levels do
     local key = KEYS[k + (ban and 1 or 0) + j]
     if not pcall(readSlots, key, process, 0, 0) then
       call('PEXPIRE', key, life) -- perhaps that is all that it lacks
-      if not pcall(readSlots, key, process, 0, 0) then call('DEL', key) end
+      if not pcall(readSlots, key, process, 0, 0) then call('UNLINK', key) end
     end
     reply[#reply + 1] = 0
   end
@@ -84,7 +85,7 @@ end
 
 local wanted = ARGV[3] + 0
 local times, before = 0, 0
-local function length(n) return min(first * 2 ^ (n - 1), maximum) end
+local function length(n) return floor(min(first * 2 ^ (n - 1), maximum)) end
 if ban then
   local value = call('GET', ban)
   if value then
@@ -187,7 +188,7 @@ for _, s in ipairs(slots) do
     writeTurns(s.turns)
   elseif s.lacks then
     writeTurns(s.turns, s.turns.now + waits)
-    s.used = min(s.used, 2 ^ 21 - 1) + min(s.turns.before + 1, 1023) * 2 ^ 21
+    s.used = min(s.used, placeUnit - 1) + min(s.turns.before + 1, 1023) * placeUnit
   end
 end
 for _, s in ipairs(slots) do

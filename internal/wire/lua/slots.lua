@@ -49,7 +49,7 @@ local function findEnded(key, s, cursor, low)
       end
     end
   end
-  budget = budget - #entries / 2
+  budget = budget - floor(#entries / 2)
   if step[1] == '0' then s.first, s.walk = low + 0, '' else s.walk = format(' %s %d', step[1], low) end
   s.left = sums(s, s.ends, 0, s.processes)
 end
@@ -67,7 +67,7 @@ local function writeEnded(key, s)
   if call('HSET', key, 'all', s.left) == 0 then
     removeEnded(key, s)
   else -- the key has expired since it was read
-    call('DEL', key)
+    call('UNLINK', key)
   end
 end
 
@@ -128,13 +128,13 @@ local function writeSlots(key, process, s, doubt)
       call('HSET', key, 'all', sums(s, ends, all, s.processes + 1), process, entry(ends)) < 2 then
       call('PEXPIRE', key, expiry(key, s.ttl, life))
     else -- the process is alone, or the key has expired since it was read
-      if s.found and s.ttl == 0 then call('DEL', key) end
+      if s.found and s.ttl == 0 then call('UNLINK', key) end
       call('HSET', key, 'all', format('%s %s %d 1', life, life, all), process, entry(life))
       call('PEXPIRE', key, life)
     end
     removeEnded(key, s, process)
   elseif s.processes == 0 then
-    if s.found then call('DEL', key) end
+    if s.found then call('UNLINK', key) end
   else
     if s.known then s.gone[process], s.left = true, sums(s, s.ends, 0, s.processes) end
     writeEnded(key, s)

@@ -81,7 +81,7 @@ if each or alone then
         local text = format('%d', total)
         local header, done = format('%d %s %d', base, text, now + period), nil
         if left == 0 then
-          if list[1] then call('DEL', key) end -- its expiry is due
+          if list[1] then call('UNLINK', key) end -- its expiry is due
           done = try('RPUSH', key, header, '0', text)
           if type(done) == 'number' then
             done = try('PEXPIRE', key, ARGV[4])

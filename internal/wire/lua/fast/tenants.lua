@@ -94,7 +94,7 @@ if level > 0 and weights > 0 then
         again = false
         for name, score in pairs(behind) do
           local w = score % 1024
-          local f = (score - w) / 1024
+          local f = floor(score / 1024)
           if f <= v and weights > 0 then
             sum, weights, behind[name], gone[name], again = sum - w * f, weights - w, nil, true, true
             gone[#gone + 1] = name

@@ -15,7 +15,7 @@
 -- A mark is the remaining milliseconds of the window, and 2^44 times how often it was emptied before:
 -- what was taken before a Refund gave it back is not given back again, of others' tokens.
 
-local emptiedUnit, maxEmptied = 2 ^ 44, 511
+local emptiedUnit, maxEmptied = 17592186044416, 511 -- 2 ^ 44 is a float in Lua 5.4
 
 local function read(w)
   w.used, w.left, w.block, w.ttl, w.emptied = 0, 0, 0, 0, 0

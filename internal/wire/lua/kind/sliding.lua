@@ -82,7 +82,7 @@ local function writeHeader(w)
   local stop = w.now + w.ttl
   local header = format('%d %d %d', w.base, w.total, stop)
   if w.block > 0 then header = format('%s %d', header, w.now + w.block) end
-  if w.over then call('DEL', w.key) end
+  if w.over then call('UNLINK', w.key) end
   if w.fresh then
     call('RPUSH', w.key, header)
   else

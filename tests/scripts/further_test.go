@@ -1,0 +1,69 @@
+package scripts_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit/internal/testkit"
+	"github.com/ginlimit/ginlimit/internal/wire"
+)
+
+// furtherScripts are the scripts that decide nothing, by name.
+func furtherScripts(t *testing.T) map[string]string {
+	return map[string]string{
+		"override": wire.OverrideScript(), "publish": wire.PublishScript(), "plan": wire.Plan(),
+		"report": testkit.Read(t, "contrib/top/report.lua"), "read": testkit.Read(t, "contrib/top/read.lua"),
+	}
+}
+
+// TestFurtherScripts: what decides nothing says how much it did.
+func TestFurtherScripts(t *testing.T) {
+	t.Parallel()
+	mini, advance := testkit.NewMiniredis(t)
+	rdb := redis.NewClient(&redis.Options{Addr: mini.Options().Addr, Protocol: 2}) // as scripts have it
+	defer rdb.Close()
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC) // as Redis' clock
+	call := func(name string, keys []string, args ...any) any {
+		return testkit.Must(eval(t.Context(), rdb, furtherScripts(t)[name], keys, args...).Result())
+	}
+	change := func(name, text string, ends time.Duration) wire.OverrideChange {
+		return wire.OverrideChange{Name: name, Text: text, Ends: now.Add(ends)}
+	}
+	override := func(most int, all ...wire.OverrideChange) any {
+		return call("override", wire.OverrideKeys("p"), wire.EncodeOverrides("stamp", most, all)...)
+	}
+	text := fmt.Sprintf(`{"until":%d}`, now.Add(2*time.Minute).UnixMilli())
+	require.EqualValues(t, 1, override(2, change("a", text, 2*time.Minute), change("b", text, time.Minute)))
+	require.EqualValues(t, 0, override(2, change("c", text, time.Hour)), "too many")
+	advance(90 * time.Second)
+	require.EqualValues(t, 1, override(2, change("c", text, time.Hour)), "the second has ended")
+	require.NoError(t, rdb.Del(t.Context(), wire.OverrideKeys("p")[1]).Err())
+	require.EqualValues(t, 1, override(2, change("c", "", 0)), "whose end was evicted")
+	require.EqualValues(t, 2, rdb.HLen(t.Context(), wire.OverrideKeys("p")[0]).Val(), "the stamp, and the first")
+
+	publish := func(at time.Duration, process string) any {
+		p := wire.Publication{Process: process, Now: now.Add(at), Life: 3 * time.Minute, MostTexts: 2, MostMembers: 2,
+			Texts: map[string]string{"a": "A"}}
+		return call("publish", wire.PolicyKeys("p"), p.Encode()...)
+	}
+	require.EqualValues(t, 1, publish(0, "P1"))
+	require.EqualValues(t, 1, publish(0, "P2"))
+	require.EqualValues(t, 0, publish(0, "P3"), "too many")
+	require.EqualValues(t, 1, publish(4*time.Minute, "P3"), "the others are gone")
+
+	keys, args := wire.EncodePlan("plan", "token", "text", time.Minute)
+	require.EqualValues(t, 0, call("plan", keys, args...))
+	require.NoError(t, rdb.Set(t.Context(), wire.PlanToken("plan"), "token", time.Minute).Err())
+	require.EqualValues(t, 1, call("plan", keys, args...))
+
+	const report = "1 2 3 4 5 6\n1 1 ann\n"
+	require.EqualValues(t, 1, call("report", []string{"top"}, "P", 1, 0, report, 10, 256, 100))
+	require.EqualValues(t, 0, call("report", []string{"top"}, "P", 1, 0, report, 10, 256, 100), "it has it already")
+	require.EqualValues(t, 1, call("report", []string{"top"}, "P", 2, 0, report, 10, 256, 100))
+	list := call("read", []string{"top"}, 10).([]any)
+	require.Equal(t, "1 4 6 8 10 12\n2 2 ann\n", list[1])
+}
