@@ -44,11 +44,12 @@ func (c *compared) due(key string, now time.Time) bool {
 // that is wrong costs no more than what flows back in the longest stop.
 func (a *attempt) lower(ctx context.Context, h http.Header) {
 	t, took, tokens := a.t, a.took, a.t.cost != nil
-	if len(statuses(h, tokens)) == 0 {
+	said := reportOf(h, tokens)
+	if said.isEmpty() {
 		return
 	}
 	if r := a.reserved.Result(); r.Limit.Rate > 0 { // else it is of slots, or nothing is reserved
-		if left, known := remaining(h, tokens, r.Limit.Period); known && r.Remaining <= left {
+		if left, known := said.remaining(r.Limit.Period); known && r.Remaining <= left {
 			return
 		}
 	}
@@ -61,7 +62,7 @@ func (a *attempt) lower(ctx context.Context, h http.Header) {
 		if !ok || l.Algorithm != ginlimit.TokenBucket && l.Period > t.maxStop {
 			return 0, 0
 		}
-		stay, known := remaining(h, tokens, l.Period)
+		stay, known := said.remaining(l.Period)
 		if !known {
 			return 0, 0
 		}
