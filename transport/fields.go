@@ -180,6 +180,17 @@ func (r report) remaining(period time.Duration) (n int, known bool) {
 	return n, known
 }
 
+// least returns the least of what a response says is left under any limit, or more than there ever is.
+func (r report) least() int {
+	n := math.MaxInt
+	for _, all := range [...][]status{r.listed, r.others} {
+		for i := range all {
+			n = min(n, all[i].remaining)
+		}
+	}
+	return n
+}
+
 // draft returns the statuses of RateLimit (draft-ietf-httpapi-ratelimit-headers-11, section 4), without those
 // whose quota RateLimit-Policy says is not of requests.
 func draft(h http.Header) (all []status) {
