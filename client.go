@@ -346,6 +346,7 @@ func init() {
 			Options: p.used, Shares: p.counts.shares != nil, Bans: p.counts.ban != nil, DryRun: p.dryRun,
 			LimitFunc: p.counts.limitFunc != nil, Leases: p.counts.lease > 0 && !p.limiter.engine.IsLocal(),
 			CheckBlock: p.limits.checkBlockable, Lower: p.lower, Wait: p.waitN,
+			Later: p.limiter.engine.Later,
 			Reserve: func(ctx context.Context, client string, n int, w traits.Waiting) (any, error) {
 				return reserve(ctx, w, Charge{p, client, n})
 			},

@@ -24,6 +24,7 @@ type part struct {
 	client string
 	keyErr error // why there is no key
 	hasKey bool  // it was looked for
+	hasN   bool  // the cost is known
 	asked  bool  // it has everything that a decision needs
 	dry    bool  // it decides apart, and never denies
 	phase  phase

@@ -41,6 +41,7 @@ type policyState struct {
 	limiter *Limiter
 	name    string // as events, results and keys have it
 	prefix  string // of the keys of its clients
+	field   string // as the names of its limits in header fields begin
 	limits  *policyLimits
 	clients limitCache
 
@@ -143,7 +144,7 @@ func (p *Policy) With(opts ...PolicyOption) (*Policy, error) {
 
 // newPolicy returns a policy, and notes all errors in it.
 func (l *Limiter) newPolicy(cfg *config, name string) *Policy {
-	p := &Policy{policyState: &policyState{policyConfig: cfg.policyConfig, limiter: l, name: name}}
+	p := &Policy{policyState: &policyState{policyConfig: cfg.policyConfig, limiter: l, name: name, field: httpfields.Name(name)}}
 	if p.prefix = Key(name, ""); p.dryRun { // no key of a client of a policy in force begins so
 		p.prefix = Key(name, "dry run", "")
 	}

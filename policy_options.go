@@ -45,6 +45,10 @@ func (l limitList) policyOption(c *config) { c.counts.limits = append(c.counts.l
 // limit or an invalid limit, the error handler answers. A changed Rate or Burst keeps the buckets. Of limits
 // of its own the policy may only have [InFlight], for clients whose limits have none. A lower InFlight ends
 // no request.
+//
+// [AllOf] and [ReserveAll] call the functions of several policies at the same time, each in a goroutine of its own,
+// if they do not return within a millisecond. If ctx is a [gin.Context], or is derived from one, they are called one
+// after another.
 func WithLimitFunc(f func(ctx context.Context, client string) ([]Limit, error)) PolicyOption {
 	return policySetting{"WithLimitFunc", func(c *config) {
 		c.require(f != nil, "WithLimitFunc: the function is nil")

@@ -100,12 +100,16 @@ func (t *part) bypass(c *gin.Context, s *requestState) (over bool) {
 // ask prepares the questions of a request. It returns the first policy whose key, cost or limits cannot be
 // had, and why. Then only dry runs are asked.
 func (s *requestState) ask(c *gin.Context) (failed *part, why failure) {
+	var found []foundLimits
+	if len(s.parts) > 1 {
+		found = askFuncs(c.Request.Context(), s.parts, func(t *part) bool { return t.identify(c, s).err == nil })
+	}
 	for i := range s.parts {
 		t := &s.parts[i]
 		if t.phase != undecided || failed != nil && !t.policy.dryRun {
 			continue
 		}
-		ask, fault := t.prepare(c, s)
+		ask, fault := t.prepare(c, s, found, i)
 		switch {
 		case fault.err == nil:
 			s.add(i, ask)
@@ -125,23 +129,34 @@ func (s *requestState) ask(c *gin.Context) (failed *part, why failure) {
 	return failed, why
 }
 
-// prepare returns the question to the policy.
-func (t *part) prepare(c *gin.Context, s *requestState) (ask engine.Ask, why failure) {
+// identify finds the cost and the key of the request, each once.
+func (t *part) identify(c *gin.Context, s *requestState) (why failure) {
 	p := t.policy
-	p.publish()
 	s.asking = p
-	if t.n = 1; p.asks.cost != nil {
-		t.n = p.asks.cost(c)
+	if !t.hasN {
+		p.publish()
+		if t.n, t.hasN = 1, true; p.asks.cost != nil {
+			t.n = p.asks.cost(c)
+		}
 	}
 	if err := checkCost(t.n); err != nil {
-		return ask, failure{err: err}
+		return failure{err: err}
 	}
 	t.findKey(c, s)
 	if t.keyErr != nil {
-		return ask, failure{err: t.keyErr, origin: fromKeyFunc}
+		return failure{err: t.keyErr, origin: fromKeyFunc}
+	}
+	return failure{}
+}
+
+// prepare returns the question to the policy.
+func (t *part) prepare(c *gin.Context, s *requestState, found []foundLimits, i int) (ask engine.Ask, why failure) {
+	p := t.policy
+	if why = t.identify(c, s); why.err != nil {
+		return ask, why
 	}
 	var err error
-	if t.limits, err = p.limitsOf(c.Request.Context(), t.client); err != nil {
+	if t.limits, err = t.findLimits(c.Request.Context(), found, i); err != nil {
 		return ask, failure{err: err, origin: fromLimitFunc}
 	}
 	ask = p.askFor(t.client, t.limits, t.n)

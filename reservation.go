@@ -134,11 +134,18 @@ func (d *decision) charge(ctx context.Context, charges []Charge) error {
 	d.begin(len(charges), charges[0].Policy.limiter)
 	inForce := slices.ContainsFunc(charges, func(c Charge) bool { return !c.Policy.dryRun })
 	for i, c := range charges {
+		t := &d.parts[i]
+		t.policy, t.client, t.n, t.dry = c.Policy, c.Client, c.N, c.Policy.dryRun && inForce
+	}
+	var found []foundLimits
+	if len(charges) > 1 {
+		found = askFuncs(ctx, d.parts, func(*part) bool { return true })
+	}
+	for i, c := range charges {
 		p, t := c.Policy, &d.parts[i]
 		p.publish()
-		t.policy, t.client, t.n, t.dry = p, c.Client, c.N, p.dryRun && inForce
 		var err error
-		t.limits, err = p.limitsOf(ctx, c.Client)
+		t.limits, err = t.findLimits(ctx, found, i)
 		p.warnNoClient(ctx, c.Client)
 		if err != nil {
 			d.record(ctx, t, OutcomeFailed, false, failure{err: err, origin: fromLimitFunc})

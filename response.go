@@ -111,23 +111,24 @@ func (s *requestState) listLimits(header http.Header, denied bool) {
 	policies, limits := make([]byte, 0, 256), make([]byte, 0, 256) // on the stack
 	if before := s.before.Load(); before != nil || len(s.parts) > 1 {
 		for _, t := range s.chain((*part).inDraft) {
-			policies, limits = t.appendDraft(policies, limits, denied)
+			policies, limits = t.appendDraft(policies, limits, s.fieldsOf(t), denied)
 		}
 	} else if t := &s.parts[0]; t.inDraft() {
-		policies, limits = t.appendDraft(policies, limits, denied)
+		policies, limits = t.appendDraft(policies, limits, t.limits.fields, denied)
 	}
 	httpfields.SetDraft(header, policies, limits) // without a field if all are unlimited
 }
 
 // appendDraft appends the Items of a policy.
-func (t *part) appendDraft(policies, limits []byte, denied bool) (morePolicies, moreLimits []byte) {
-	list := t.listed(make([]httpfields.Status, 0, 8))
+func (t *part) appendDraft(policies, limits []byte, fields []httpfields.Limit, denied bool) (morePolicies,
+	moreLimits []byte) {
+	list := t.listed(fields, make([]httpfields.Status, 0, 8))
 	window := func(limit int) time.Duration { return t.limits.window(limit, t.ask.Set) }
 	return list.AppendPolicy(policies, window), list.AppendRateLimit(limits, denied)
 }
 
 // listed returns the limits in the header fields, with their statuses in the given memory.
-func (t *part) listed(statuses []httpfields.Status) httpfields.List {
+func (t *part) listed(fields []httpfields.Limit, statuses []httpfields.Status) httpfields.List {
 	for _, one := range t.answer.Statuses {
 		if int(one.Resource) == t.ask.Set.Ban() && one.Resource >= 0 {
 			continue
@@ -137,13 +138,13 @@ func (t *part) listed(statuses []httpfields.Status) httpfields.List {
 			More: httpfields.Seconds(one.More), Denies: one.Denies,
 		})
 	}
-	return httpfields.List{Limits: t.limits.fields, Statuses: statuses}
+	return httpfields.List{Limits: fields, Statuses: statuses}
 }
 
-// problem returns the body of a denial, which names the limits that deny: none if the client is
+// problem returns the body of a denial by a part, which names the limits that deny: none if the client is
 // banned and no limit denies.
-func (t *part) problem(detail string) []byte {
-	list := t.listed(make([]httpfields.Status, 0, 8)) // on the stack
+func (s *requestState) problem(by *part, detail string) []byte {
+	list := by.listed(s.fieldsOf(by), make([]httpfields.Status, 0, 8)) // on the stack
 	return list.Problem(detail)
 }
 
@@ -151,7 +152,7 @@ func (t *part) problem(detail string) []byte {
 //
 // It is [gin.Context.Data] with the memory for the header fields in the request's state.
 func (s *requestState) answerDenied(c *gin.Context, by *part) {
-	body := by.problem(detailOf(by.result, by.n, by.policy.counts.floor))
+	body := s.problem(by, detailOf(by.result, by.n, by.policy.counts.floor))
 	h := c.Writer.Header()
 	s.fields.Text(h, httpfields.ContentType, httpfields.TypeProblem)
 	s.fields.Number(h, httpfields.ContentLength, int64(len(body)))

@@ -74,6 +74,7 @@ func (a *attempt) begin(ctx context.Context, r *http.Request) (err error) {
 			return err
 		}
 		a.seen.key, a.seen.first = a.key, a.first
+		t.lowering.wait(ctx, a.key, a.n)
 		if err = a.take(ctx); err == traits.ErrLeft { // as the key is stopped
 			a.leave()
 			continue
@@ -236,6 +237,7 @@ func (a *attempt) end(ctx context.Context, response *http.Response) {
 	if a.t.settle == nil {
 		return
 	}
+	a.t.lowering.wait(ctx, a.key, math.MaxInt) // what the response said is left does not know of it
 	if actual := a.t.settle(response); actual >= 0 {
 		_ = a.reserved.Settle(ctx, actual) // after an error the estimate stands
 	}

@@ -19,10 +19,13 @@ import (
 // TestAPanicAfterAResponse of a function of the policy frees the slot and closes the body.
 func TestAPanicAfterAResponse(t *testing.T) {
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-		panics := false
+		panics, calls := false, 0
 		p := newPartner(func(w http.ResponseWriter, _ *http.Request) {
-			panics = true
-			w.Header().Set("X-RateLimit-Remaining", "3")
+			if calls++; calls == 1 {
+				panics = true
+				w.Header().Set("Retry-After", "0")
+				w.WriteHeader(http.StatusTooManyRequests) // the policy is blocked
+			}
 		})
 		body := &tracked{RoundTripper: p}
 		client, _ := process(t, b.Redis, body, []ginlimit.PolicyOption{

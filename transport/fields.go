@@ -5,7 +5,6 @@ import (
 	"errors"
 	"math"
 	"net/http"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -28,6 +27,14 @@ var (
 	}
 )
 
+// A partner may be anybody, such as the receiver of a webhook, and net/http lets it send megabytes. What is beyond
+// these bounds is not read.
+const (
+	maxRead  = 4 << 10 // bytes of RateLimit and of RateLimit-Policy, in all their lines
+	maxItems = 16      // of each of the two
+	maxText  = 64      // bytes of a number or a time; a longer text is neither
+)
+
 // defaultStop is how long a 429 stops a key that does not say when to come again.
 const defaultStop = time.Second
 
@@ -45,13 +52,13 @@ func (t *transport) stopOf(r *http.Response) (d time.Duration, stops bool) {
 	if !stops {
 		return 0, false
 	}
-	now, err := http.ParseTime(r.Header.Get("Date"))
-	if err != nil { // by the partner's clock where it has one (RFC 9110, section 10.2.3)
+	now, known := date(r.Header.Get("Date"))
+	if !known { // by the partner's clock where it has one (RFC 9110, section 10.2.3)
 		now = time.Now()
 	}
-	d, known := delay(text, now)
+	d, known = delay(text, now)
 	if !known && r.StatusCode != http.StatusServiceUnavailable {
-		d, known = untilReset(r.Header, now, t.cost != nil)
+		d, known = reportOf(r.Header, t.cost != nil).untilReset(now)
 	}
 	if !known {
 		d = defaultStop
@@ -63,6 +70,9 @@ func (t *transport) stopOf(r *http.Response) (d time.Duration, stops bool) {
 // of RFC 3339. It is false for anything else, and for a negative time.
 func delay(text string, now time.Time) (d time.Duration, ok bool) {
 	const epoch = 1e9 // a number above it is not seconds from now: that was 2001
+	if len(text) > maxText {
+		return 0, false
+	}
 	text = strings.TrimSpace(text)
 	if n, err := strconv.ParseFloat(text, 64); (err == nil || errors.Is(err, strconv.ErrRange)) && !math.IsNaN(n) {
 		if n > epoch {
@@ -73,105 +83,187 @@ func delay(text string, now time.Time) (d time.Duration, ok bool) {
 	if d, err := time.ParseDuration(text); err == nil {
 		return d, d >= 0
 	}
-	at, err := http.ParseTime(text)
-	if err != nil {
+	at, ok := date(text)
+	if !ok {
+		var err error
 		at, err = time.Parse(time.RFC3339, text)
+		ok = err == nil
 	}
-	return max(0, at.Sub(now)), err == nil
+	return max(0, at.Sub(now)), ok
 }
 
-// untilReset returns when more is there of what a response says is used up: of several, the last.
-func untilReset(h http.Header, now time.Time, tokens bool) (d time.Duration, known bool) {
-	for _, s := range statuses(h, tokens) {
-		if at, ok := delay(s.reset, now); ok && s.remaining == 0 {
-			d, known = max(d, at), true
-		}
+// date reads an HTTP-date.
+func date(text string) (at time.Time, ok bool) {
+	if len(text) > maxText { // an error of ParseTime has copies of it
+		return at, false
 	}
-	return d, known
+	at, err := http.ParseTime(text)
+	return at, err == nil
 }
 
-// remaining returns the least of what a response says is left, of requests or tokens, under a limit of a period. If
-// RateLimit has several items, RateLimit-Policy says which one is meant.
-func remaining(h http.Header, tokens bool, period time.Duration) (n int, known bool) {
-	all := statuses(h, tokens)
-	if listed := draft(h); len(listed) > 1 && !tokens {
-		all = slices.DeleteFunc(listed, func(s status) bool {
-			w, err := strconv.Atoi(s.window)
-			return err != nil || time.Duration(w) != period/time.Second || period%time.Second != 0
-		})
+// number reads a number that is not negative.
+func number(text string) (n int, ok bool) {
+	if len(text) > maxText { // an error of Atoi has a copy of it
+		return 0, false
 	}
-	for _, s := range all {
-		if !known || s.remaining < n {
-			n, known = s.remaining, true
-		}
-	}
-	return n, known
+	n, err := strconv.Atoi(strings.TrimSpace(text))
+	return n, err == nil && n >= 0
+}
+
+// report is what a response says of limits.
+type report struct {
+	listed []status // by RateLimit
+	others []status // by other fields
 }
 
 // status is what a response says of one limit.
 type status struct {
 	remaining int
 	reset     string
-	window    string // in seconds, of RateLimit-Policy
+	window    int // in seconds, of RateLimit-Policy; 0 is not known
 }
 
-// statuses returns what a response says of limits.
-func statuses(h http.Header, tokens bool) (all []status) {
+// reportOf reads what a response says of limits of requests, or of tokens.
+func reportOf(h http.Header, tokens bool) (r report) {
 	fields := requestFields
 	if tokens {
 		fields = tokenFields
 	} else {
-		all = draft(h)
+		r.listed = draft(h)
 	}
 	for _, f := range fields {
 		if values := h[f.remaining]; len(values) == 1 {
-			if n, err := strconv.Atoi(strings.TrimSpace(values[0])); err == nil && n >= 0 {
-				all = append(all, status{remaining: n, reset: h.Get(f.reset)})
+			if n, ok := number(values[0]); ok {
+				r.others = append(r.others, status{remaining: n, reset: h.Get(f.reset)})
 			}
 		}
 	}
-	return all
+	return r
+}
+
+// isEmpty reports whether the response says nothing.
+func (r report) isEmpty() bool { return len(r.listed)+len(r.others) == 0 }
+
+// untilReset returns when more is there of what a response says is used up: of several, the last.
+func (r report) untilReset(now time.Time) (d time.Duration, known bool) {
+	for _, all := range [...][]status{r.listed, r.others} {
+		for _, s := range all {
+			if s.remaining > 0 {
+				continue
+			}
+			if at, ok := delay(s.reset, now); ok {
+				d, known = max(d, at), true
+			}
+		}
+	}
+	return d, known
+}
+
+// remaining returns the least of what a response says is left under a limit of a period. If RateLimit has several
+// items, RateLimit-Policy says which one is meant.
+func (r report) remaining(period time.Duration) (n int, known bool) {
+	least := func(s status) {
+		if !known || s.remaining < n {
+			n, known = s.remaining, true
+		}
+	}
+	for _, s := range r.listed {
+		if len(r.listed) == 1 || s.window > 0 && time.Duration(s.window) == period/time.Second && period%time.Second == 0 {
+			least(s)
+		}
+	}
+	for _, s := range r.others {
+		if len(r.listed) < 2 {
+			least(s)
+		}
+	}
+	return n, known
+}
+
+// least returns the least of what a response says is left under any limit, or more than there ever is.
+func (r report) least() int {
+	n := math.MaxInt
+	for _, all := range [...][]status{r.listed, r.others} {
+		for i := range all {
+			n = min(n, all[i].remaining)
+		}
+	}
+	return n
 }
 
 // draft returns the statuses of RateLimit (draft-ietf-httpapi-ratelimit-headers-11, section 4), without those
 // whose quota RateLimit-Policy says is not of requests.
 func draft(h http.Header) (all []status) {
-	policies := map[string]map[string]string{}
-	for _, item := range items(h["Ratelimit-Policy"]) {
-		policies[item[""]] = item
+	limits, policies := h["Ratelimit"], h["Ratelimit-Policy"]
+	if len(limits) == 0 {
+		return nil
 	}
-	for _, item := range items(h["Ratelimit"]) {
-		policy := policies[item[""]]
-		n, err := strconv.Atoi(item["r"])
-		if err == nil && n >= 0 && cmp.Or(policy["qu"], "requests") == "requests" {
-			all = append(all, status{n, item["t"], policy["w"]})
-		}
-	}
-	return all
-}
-
-// items reads a List of Items with Parameters (RFC 9651), each as a map; "" has the Item itself. It does not
-// decode: of a String it takes off the quotes alone.
-func items(lines []string) (all []map[string]string) {
-	for _, line := range lines {
-		for _, member := range split(line, ',') {
-			item := map[string]string{}
-			for i, part := range split(member, ';') {
-				name, value, _ := strings.Cut(strings.TrimSpace(part), "=")
-				if i == 0 {
-					name, value = "", strings.TrimSpace(part)
-				}
-				item[name] = strings.Trim(value, `"`)
+	var first, second [maxItems]item // on the stack
+	known := items(second[:0], policies)
+	for _, one := range items(first[:0], limits) {
+		n, ok := number(one.remaining)
+		var of item
+		for _, policy := range known { // of one name the last counts
+			if policy.name == one.name {
+				of = policy
 			}
-			all = append(all, item)
+		}
+		if ok && cmp.Or(of.unit, "requests") == "requests" {
+			window, _ := number(of.window)
+			all = append(all, status{n, one.reset, window})
 		}
 	}
 	return all
 }
 
-// split splits a text where a byte is outside quotes.
-func split(text string, at byte) (parts []string) {
-	quoted, from := false, 0
+// item is an Item of RateLimit or RateLimit-Policy, with the parameters that are read.
+type item struct{ name, remaining, reset, unit, window string }
+
+// items appends the first Items of a List of Items with Parameters (RFC 9651), as far as there is memory for them.
+func items(all []item, lines []string) []item {
+	left := maxRead
+	for _, line := range lines {
+		rest, cut := line[:min(len(line), left)], len(line) > left
+		for more := true; more && len(all) < cap(all); {
+			var member string
+			member, rest, more = split(rest, ',')
+			if (more || !cut) && strings.TrimSpace(member) != "" { // else it may go on
+				all = append(all, itemOf(member))
+			}
+		}
+		if left -= len(line) + 1; left < 0 { // an empty line counts, too
+			break
+		}
+	}
+	return all
+}
+
+// itemOf reads an Item. It does not decode: of a String it takes off the quotes alone.
+func itemOf(text string) (one item) {
+	name, rest, more := split(text, ';')
+	one.name = strings.Trim(strings.TrimSpace(name), `"`)
+	for more {
+		var part string
+		part, rest, more = split(rest, ';')
+		key, value, _ := strings.Cut(strings.TrimSpace(part), "=")
+		value = strings.Trim(value, `"`)
+		switch key {
+		case "r":
+			one.remaining = value
+		case "t":
+			one.reset = value
+		case "qu":
+			one.unit = value
+		case "w":
+			one.window = value
+		}
+	}
+	return one
+}
+
+// split splits a text where a byte is outside quotes for the first time.
+func split(text string, at byte) (before, after string, found bool) {
+	quoted := false
 	for i := 0; i < len(text); i++ {
 		switch {
 		case text[i] == '\\' && quoted:
@@ -179,8 +271,8 @@ func split(text string, at byte) (parts []string) {
 		case text[i] == '"':
 			quoted = !quoted
 		case text[i] == at && !quoted:
-			parts, from = append(parts, text[from:i]), i+1
+			return text[:i], text[i+1:], true
 		}
 	}
-	return append(parts, text[from:])
+	return text, "", false
 }

@@ -25,7 +25,7 @@ func FuzzFields(f *testing.F) {
 			require.Equal(t, status != 200 && (status == 429 || text != ""), stops)
 			require.True(t, !stops || d >= time.Millisecond && d <= time.Hour, d)
 		}
-		n, _ := remaining(h, false, time.Minute)
+		n, _ := reportOf(h, false).remaining(time.Minute)
 		require.GreaterOrEqual(t, n, 0)
 		list, err := httpsfv.UnmarshalList([]string{limit})
 		if err != nil || policy != "" {

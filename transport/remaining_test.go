@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -34,6 +35,7 @@ func TestManyProcessesLowerOnce(t *testing.T) {
 					all.Go(func() { _, err := get(t.Context(), client, url); assert.NoError(t, err) })
 				}
 				all.Wait()
+				synctest.Wait() // the policy is lowered in the background
 				rows, err := policy.Status(t.Context(), "partner.example")
 				require.NoError(t, err)
 				require.Equal(t, 901, rows[0].Remaining, "and what may have flowed back, rounded up")
@@ -60,6 +62,7 @@ func TestTheGreatestRemaining(t *testing.T) {
 				})
 				client, policy := process(t, b.Redis, p, append(limits(ginlimit.PerSecond(100).WithBurst(10)), more))
 				testkit.Must(get(t.Context(), client, url))
+				synctest.Wait()
 				left := testkit.Must(policy.Peek(t.Context(), "partner.example"))
 				require.Greater(t, left.Remaining, 4, "a lease keeps a part of the burst")
 			})

@@ -101,6 +101,7 @@ type transport struct {
 	maxStop  time.Duration
 	stops    stops
 	compared compared
+	lowering lowering
 	spare    sync.Pool // of *progress
 }
 

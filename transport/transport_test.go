@@ -138,6 +138,7 @@ func TestWhatIsLeftIsLowered(t *testing.T) {
 				client, policy := process(t, b.Redis, p, row.policy, row.opts...)
 				for _, host := range []string{"partner.example", "other.example"} { // each at once
 					testkit.Must(get(t.Context(), client, "http://"+host))
+					synctest.Wait() // the policy is lowered in the background
 					require.Equal(t, row.want, testkit.Must(policy.Peek(t.Context(), host)).Remaining)
 				}
 			})

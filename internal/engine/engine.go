@@ -262,6 +262,25 @@ func (e *Engine) Ready(ctx context.Context) error {
 	return nil
 }
 
+// laterTimeout is how long what is done in the background may take, or two timeouts if these are longer.
+const laterTimeout = 5 * time.Second
+
+// Later calls f in the background, and Close waits for it. The context ends in time, and a panic ends f alone. It is
+// false, and f is not called, once Close has begun.
+func (e *Engine) Later(f func(context.Context)) bool {
+	if !e.background.Begin() {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), max(laterTimeout, 2*e.Timeout))
+	dispatch.Isolate(func() (struct{}, error) {
+		defer e.background.Done()
+		defer cancel()
+		f(ctx)
+		return struct{}{}, nil
+	})
+	return true
+}
+
 // within returns a context that ends when a decision that began at start has taken long enough. Then the
 // caller has not left.
 func (e *Engine) within(ctx context.Context, start time.Time) (context.Context, context.CancelFunc) {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"math"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -269,6 +270,34 @@ func TestNamesOfLimits(t *testing.T) {
 	require.Equal(t, []string{"a-m-2", "a-m", "a-m-3"}, named("a", true, "m-2", "m", "m"))
 	long := strings.Repeat("n", 64)
 	require.Equal(t, []string{long + "-m", long + "-h"}, named(long+"1", true, "m", "h"))
+}
+
+// TestRenamedLimits are copies, as responses share limits.
+func TestRenamedLimits(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct{ own, taken, want []string }{
+		"nothing is taken":          {[]string{"a", "b"}, nil, []string{"a", "b"}},
+		"others are":                {[]string{"a", "b"}, []string{"c", "a-2"}, []string{"a", "b"}},
+		"one is":                    {[]string{"a", "b"}, []string{"b"}, []string{"a", "b-2"}},
+		"the next number is too":    {[]string{"a"}, []string{"a", "a-2"}, []string{"a-3"}},
+		"a later limit has it":      {[]string{"a", "a-2"}, []string{"a"}, []string{"a-3", "a-2"}},
+		"an earlier limit has it":   {[]string{"a-2", "a"}, []string{"a"}, []string{"a-2", "a-3"}},
+		"that one is taken as well": {[]string{"a-2", "a"}, []string{"a", "a-2"}, []string{"a-2-2", "a-3"}},
+		"no limits":                 {nil, []string{"a"}, nil},
+	} {
+		var limits []httpfields.Limit
+		for _, own := range row.own {
+			limits = append(limits, httpfields.Limit{Name: own, Detail: "why", Problem: httpfields.QuotaProblem("why", own)})
+		}
+		before := slices.Clone(limits)
+		var got []string
+		for _, limit := range httpfields.Rename(limits, row.taken) {
+			got = append(got, limit.Name)
+			assert.Equal(t, string(httpfields.QuotaProblem("why", limit.Name)), string(limit.Problem), name)
+		}
+		assert.Equal(t, row.want, got, name)
+		assert.Equal(t, before, limits, name)
+	}
 }
 
 func TestIsToken(t *testing.T) {

@@ -49,6 +49,31 @@ func NameLimits(policy string, several bool, limits []Limit) {
 	}
 }
 
+// Rename returns the limits with names that are not taken, by the rule of [NameLimits]. It does not change them.
+func Rename(limits []Limit, taken []string) []Limit {
+	renamed := limits
+	for i := range limits {
+		name := limits[i].Name
+		isTaken := func(name string, own []Limit) bool {
+			return slices.Contains(taken, name) ||
+				slices.ContainsFunc(own, func(other Limit) bool { return other.Name == name })
+		}
+		if !isTaken(name, nil) {
+			continue
+		}
+		if &renamed[0] == &limits[0] {
+			renamed = slices.Clone(limits)
+		}
+		n := 2
+		for isTaken(name+"-"+strconv.Itoa(n), renamed) {
+			n++
+		}
+		renamed[i].Name = name + "-" + strconv.Itoa(n)
+		renamed[i].Problem = QuotaProblem(limits[i].Detail, renamed[i].Name)
+	}
+	return renamed
+}
+
 // Status is the status of a limit after a decision, as clients see it in RateLimit.
 type Status struct {
 	Limit     int   // its index in the list

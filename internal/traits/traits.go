@@ -26,6 +26,10 @@ type Traits struct {
 	// with several limits is left alone.
 	Lower func(ctx context.Context, client string, to func(limit any) (stay, most int)) error
 
+	// Later calls f in the background, and Close of the limiter waits for it. f gets a context that ends, and a panic
+	// ends f alone. It is false, and f is not called, if the limiter is closed.
+	Later func(f func(context.Context)) bool
+
 	// Reserve is Reserve and returns its *ginlimit.Reservation, and Wait is WaitN, of a request that waits as a
 	// Waiting says.
 	Reserve func(ctx context.Context, client string, n int, w Waiting) (reservation any, err error)

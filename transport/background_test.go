@@ -1,0 +1,134 @@
+package transport_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
+	"github.com/ginlimit/ginlimit/transport"
+)
+
+// leaves is a partner that says what is left of each request by its path.
+func leaves(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("X-RateLimit-Remaining", r.URL.Path[1:])
+}
+
+// TestAResponseDoesNotWaitUntilThePolicyIsLowered, and what follows goes by it all the same.
+func TestAResponseDoesNotWaitUntilThePolicyIsLowered(t *testing.T) {
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		const away = 20 * time.Millisecond
+		b.Redis.AddHook(testkit.EveryCall(func(send func() error) error { time.Sleep(away); return send() }))
+		client, policy := process(t, b.Redis, newPartner(leaves), limits(ginlimit.Per(100, 10*time.Second)))
+		took := func(left int) time.Duration {
+			start := time.Now()
+			testkit.Must(get(t.Context(), client, fmt.Sprintf("http://partner.example/%d", left)))
+			return time.Since(start)
+		}
+		took(99) // it connects
+		time.Sleep(time.Second)
+		require.Equal(t, away, took(30))
+		require.Equal(t, away, took(29), "another request may be sent")
+		time.Sleep(time.Second)
+		require.Less(t, testkit.Must(policy.Peek(t.Context(), "partner.example")).Remaining, 50, "of 99 without it")
+		require.Equal(t, away, took(0))
+		require.Equal(t, 2*away, took(0), "it waits for what the one before was told: one token may have flowed back since")
+		require.Greater(t, took(0), 2*away, "the next one waits for a token")
+	})
+}
+
+// TestNewerCorrectionsReplaceWaitingOnes: one call of a key is on its way, and then one more, for the newest response.
+func TestNewerCorrectionsReplaceWaitingOnes(t *testing.T) {
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		var asked atomic.Int64
+		stuck := make(chan struct{})
+		limitsOf := ginlimit.WithLimitFunc(func(ctx context.Context, _ string) ([]ginlimit.Limit, error) {
+			if _, limited := ctx.Deadline(); limited { // in the background
+				asked.Add(1)
+				<-stuck
+			}
+			return limitsOf(ginlimit.PerHour(100)), nil
+		})
+		client, policy := process(t, b.Redis, newPartner(leaves), []ginlimit.PolicyOption{limitsOf})
+		for left := range 10 {
+			testkit.Must(get(t.Context(), client, fmt.Sprintf("http://partner.example/%d", 60-left)))
+			time.Sleep(150 * time.Millisecond)
+		}
+		require.EqualValues(t, 1, asked.Load())
+		close(stuck)
+		synctest.Wait()
+		require.EqualValues(t, 2, asked.Load())
+		require.Equal(t, 52, testkit.Must(policy.Peek(t.Context(), "partner.example")).Remaining,
+			"the last response said 51, and a token may have flowed back since")
+	})
+}
+
+// TestCorrectionsAreBounded: of so many keys at once. The response of a further one waits, and its policy is lowered too.
+func TestCorrectionsAreBounded(t *testing.T) {
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		var waiting atomic.Int64
+		stuck := make(chan struct{})
+		limitsOf := ginlimit.WithLimitFunc(func(ctx context.Context, _ string) ([]ginlimit.Limit, error) {
+			if _, limited := ctx.Deadline(); limited { // in the background
+				waiting.Add(1)
+				<-stuck
+			}
+			return limitsOf(ginlimit.PerHour(100)), nil
+		})
+		client, policy := process(t, b.Redis, newPartner(leaves), []ginlimit.PolicyOption{limitsOf})
+		for i := range 300 {
+			testkit.Must(get(t.Context(), client, fmt.Sprintf("http://h%d.example/30", i)))
+		}
+		synctest.Wait()
+		require.EqualValues(t, 256, waiting.Load())
+		require.Equal(t, 99, testkit.Must(policy.Peek(t.Context(), "h0.example")).Remaining)
+		require.Equal(t, 30, testkit.Must(policy.Peek(t.Context(), "h299.example")).Remaining)
+		close(stuck)
+		synctest.Wait()
+		require.Equal(t, 30, testkit.Must(policy.Peek(t.Context(), "h0.example")).Remaining)
+	})
+}
+
+// TestCloseWaitsForCorrections, and begins none after it.
+func TestCloseWaitsForCorrections(t *testing.T) {
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		limiter := testkit.Must(ginlimit.NewLimiter(b.Redis))
+		policy := testkit.Must(limiter.Policy("partner", ginlimit.PerHour(100)))
+		client := &http.Client{Transport: testkit.Must(transport.New(policy, newPartner(leaves)))}
+		testkit.Must(get(t.Context(), client, "http://partner.example/99"))
+		b.Redis.AddHook(testkit.EveryCall(func(send func() error) error { time.Sleep(20 * time.Millisecond); return send() }))
+		testkit.Must(get(t.Context(), client, "http://partner.example/30"))
+		synctest.Wait() // until it is on its way
+		require.NoError(t, limiter.Close())
+		other := testkit.Must(testkit.Must(ginlimit.NewLimiter(b.Connect(t))).Policy("partner", ginlimit.PerHour(100)))
+		require.Equal(t, 30, testkit.Must(other.Peek(t.Context(), "partner.example")).Remaining)
+	})
+}
+
+// TestAPanicInTheBackgroundEndsNoProcess: a policy's function may panic there too.
+func TestAPanicInTheBackgroundEndsNoProcess(t *testing.T) {
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		var panics atomic.Bool
+		limitsOf := ginlimit.WithLimitFunc(func(ctx context.Context, _ string) ([]ginlimit.Limit, error) {
+			if _, limited := ctx.Deadline(); limited && panics.Swap(false) {
+				panic("why")
+			}
+			return limitsOf(ginlimit.PerHour(100)), nil
+		})
+		client, policy := process(t, b.Redis, newPartner(leaves), []ginlimit.PolicyOption{limitsOf})
+		panics.Store(true)
+		for range 2 {
+			testkit.Must(get(t.Context(), client, "http://partner.example/30"))
+			time.Sleep(time.Second)
+		}
+		require.Equal(t, 30, testkit.Must(policy.Peek(t.Context(), "partner.example")).Remaining, "the next response counts")
+		require.False(t, panics.Load())
+	})
+}
