@@ -179,8 +179,8 @@ func (p *Policy) Wait(ctx context.Context, client string) error { return p.WaitN
 //
 // It returns at once if the tokens would come after the context's deadline, with an error that wraps
 // [context.DeadlineExceeded], and if a limit never holds n tokens, with [ErrInvalidArgument]. Callers of one
-// process that wait for the same client and limits are served in order of arrival. With [FailClosed] it waits
-// through an outage until the context ends; else Redis' error ends it.
+// process that wait for the same client and limits are served in order of arrival; bound yourself how many
+// there are. With [FailClosed] it waits through an outage until the context ends; else Redis' error ends it.
 func (p *Policy) WaitN(ctx context.Context, client string, n int) error {
 	return p.waitN(ctx, client, n, traits.Waiting{})
 }

@@ -108,7 +108,7 @@ func WithFloor(n int) Option {
 // requests of a client, each for up to wait.
 //
 // Requests for a key are served in order of arrival in their process. A request is denied at once, with
-// [CauseQueueFull], if length others of its client or 16,384 others of the key wait. It is also denied at
+// [CauseQueueFull], if length others of its client or 16,384 others of the limiter wait. It is also denied at
 // once if its tokens would come later than wait or its own deadline; Retry-After says when they come. For a
 // slot it always waits, because nobody knows when a slot becomes free. If Redis hangs, it takes at most wait
 // and one [WithTimeout].
