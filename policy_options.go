@@ -116,6 +116,9 @@ func WithFloor(n int) Option {
 // [Policy.Reserve] and [ReserveAll] wait too, other methods do not. A request that costs 0, a banned client
 // and a policy [WithDryRun] never wait. A waiting request keeps the limits that it arrived with. length is at
 // least 1, wait above 0 and at most a day; a policy without a limit that counts is an error.
+//
+// A client that leaves gives its place back. For HTTP/1.1, a body of less than 256 kB with a Content-Length is
+// read while the request waits, as net/http notices nothing before: docs/guide.md says which bodies are not.
 func WithQueue(length int, wait time.Duration) Option {
 	return setting{"WithQueue", func(c *config) {
 		if c.require(length >= 1, "WithQueue(%d, %s): want a length of at least 1", length, wait) &&

@@ -123,6 +123,9 @@ func (w *waiter) waitIn(l lack, behind bool) (next lack, moves bool, err error) 
 	turn := w.e.waiting.Join(l.line, fifo.Caller{
 		Since: w.began, Wants: w.Asks[l.ask].N, Expects: fifo.Expectation{At: l.at, Resource: l.resource},
 	})
+	if w.Waits != nil {
+		w.Waits()
+	}
 	if !turn.AtOnce {
 		woken, err := w.sleep(l, time.Until(w.leaves), turn.Wake)
 		if !woken {
