@@ -50,7 +50,7 @@ func readsAhead(r *http.Request) bool {
 		return false
 	}
 	body := reflect.TypeOf(r.Body)
-	return body.Kind() == reflect.Pointer && body.Elem().Name() == "body" && body.Elem().PkgPath() == "net/http"
+	return body != nil && body.Kind() == reflect.Pointer && body.Elem().Name() == "body" && body.Elem().PkgPath() == "net/http"
 }
 
 // begin begins to read ahead, once, if all that is read ahead does not take too much memory.
@@ -99,34 +99,34 @@ func (b *waitingBody) stop() {
 
 // Read implements [io.Reader]: first what was read ahead, then what a read that has begun reads.
 func (b *waitingBody) Read(p []byte) (int, error) {
-	n, err, more := b.take(p)
-	if !more {
-		return n, err
+	n, more, err := b.take(p)
+	if more {
+		<-b.done
+		n, more, err = b.take(p)
 	}
-	<-b.done
-	if n, err, more = b.take(p); !more {
-		return n, err
+	if more {
+		return b.ReadCloser.Read(p)
 	}
-	return b.ReadCloser.Read(p)
+	return n, err
 }
 
 // take returns what was read ahead, or the error after that. It is more if there is neither.
-func (b *waitingBody) take(p []byte) (n int, err error, more bool) {
+func (b *waitingBody) take(p []byte) (n int, more bool, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch {
 	case b.closed:
-		return 0, http.ErrBodyReadAfterClose, false
+		return 0, false, http.ErrBodyReadAfterClose
 	case len(b.read) > 0:
 		if n = copy(p, b.read); n == len(b.read) {
 			b.read = nil
 		} else {
 			b.read = b.read[n:]
 		}
-		return n, nil, false
+		return n, false, nil
 	}
 	err, b.err = b.err, nil
-	return 0, err, err == nil
+	return 0, err == nil, err
 }
 
 // Close implements [io.Closer].

@@ -382,6 +382,16 @@ func TestAWaitThatEndsInADenial(t *testing.T) {
 	})
 }
 
+// TestARequestWithoutAServer has no body, or another one than a server's.
+func TestARequestWithoutAServer(t *testing.T) {
+	t.Parallel()
+	router := testkit.Serve(testkit.NewLocal(t).Handler("queue", ginlimit.PerHour(9), ginlimit.WithQueue(1, time.Minute)))
+	for _, body := range []io.ReadCloser{nil, http.NoBody, io.NopCloser(strings.NewReader("x"))} {
+		response := testkit.Get(router, "/", func(r *http.Request) { r.Body, r.ContentLength = body, 1 })
+		require.Equal(t, http.StatusOK, response.Code)
+	}
+}
+
 // TestExpect: a client that asks before it sends its body is told to by a handler that reads, not while it waits.
 func TestExpect(t *testing.T) {
 	t.Parallel()
