@@ -179,8 +179,11 @@ func (p *Policy) Wait(ctx context.Context, client string) error { return p.WaitN
 //
 // It returns at once if the tokens would come after the context's deadline, with an error that wraps
 // [context.DeadlineExceeded], and if a limit never holds n tokens, with [ErrInvalidArgument]. Callers of one
-// process that wait for the same client and limits are served in order of arrival. With [FailClosed] it waits
-// through an outage until the context ends; else Redis' error ends it.
+// process that wait for the same client and limits are served in order of arrival; bound yourself how many
+// there are. With [FailClosed] it waits through an outage until the context ends; else Redis' error ends it.
+//
+// A [gin.Context] ends with its request here, and in [Policy.Reserve]. A context derived from one ends so only
+// if the engine has ContextWithFallback: derive it from c.Request.Context().
 func (p *Policy) WaitN(ctx context.Context, client string, n int) error {
 	return p.waitN(ctx, client, n, traits.Waiting{})
 }
@@ -198,11 +201,12 @@ func (p *Policy) waitN(ctx context.Context, client string, n int, w traits.Waiti
 	if w.Since.IsZero() {
 		w.Since = time.Now()
 	}
+	waits := waitContext(ctx)
 	for {
 		q.override, q.stops = override, w.Leaves
 		q.asks[0].Recalls = true
 		q.asks[0].Queue = engine.Queue{Endless: true, Wait: w.Most, Since: w.Since, Leaves: q.leavesNow}
-		if err = q.take(ctx); err != engine.ErrLeft {
+		if err = q.take(waits); err != engine.ErrLeft {
 			break
 		}
 		if w.Leaves != nil && w.Leaves() {

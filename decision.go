@@ -139,12 +139,13 @@ func (t *part) turn() int {
 	return 0
 }
 
-// take decides on the request by the policies in force. It returns the one that has no decision, and why.
-func (d *decision) take(ctx context.Context) (failed *part, why failure) {
+// take decides on the request by the policies in force. It returns the one that has no decision, and why. The
+// function waits is called when the request begins to wait; it may be nil.
+func (d *decision) take(ctx context.Context, waits func()) (failed *part, why failure) {
 	if d.live == 0 {
 		return nil, failure{}
 	}
-	err := d.engine().Take(ctx, engine.Request{Asks: d.asks[:d.live], Answers: d.answers[:d.live]})
+	err := d.engine().Take(ctx, engine.Request{Asks: d.asks[:d.live], Answers: d.answers[:d.live], Waits: waits})
 	if err == nil {
 		return nil, failure{}
 	}

@@ -27,6 +27,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/redis/go-redis/v9"
 
@@ -130,6 +131,7 @@ type Limiter struct {
 	policies  nameSet[*Policy]
 	plans     nameSet[bool]
 	noClient  redisstore.Throttle // of warnings of keys that no request counts under
+	readAhead atomic.Int64        // bytes of the bodies of waiting requests
 }
 
 var errNotMade = invalid("the limiter was not made by NewLimiter or NewLocal")

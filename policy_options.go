@@ -112,7 +112,7 @@ func WithFloor(n int) Option {
 // requests of a client, each for up to wait.
 //
 // Requests for a key are served in order of arrival in their process. A request is denied at once, with
-// [CauseQueueFull], if length others of its client or 16,384 others of the key wait. It is also denied at
+// [CauseQueueFull], if length others of its client or 16,384 others of the limiter wait. It is also denied at
 // once if its tokens would come later than wait or its own deadline; Retry-After says when they come. For a
 // slot it always waits, because nobody knows when a slot becomes free. If Redis hangs, it takes at most wait
 // and one [WithTimeout].
@@ -120,6 +120,9 @@ func WithFloor(n int) Option {
 // [Policy.Reserve] and [ReserveAll] wait too, other methods do not. A request that costs 0, a banned client
 // and a policy [WithDryRun] never wait. A waiting request keeps the limits that it arrived with. length is at
 // least 1, wait above 0 and at most a day; a policy without a limit that counts is an error.
+//
+// A client that leaves gives its place back. For HTTP/1.1, a body of less than 256 kB with a Content-Length is
+// read while the request waits, as net/http notices nothing before: docs/guide.md says which bodies are not.
 func WithQueue(length int, wait time.Duration) Option {
 	return setting{"WithQueue", func(c *config) {
 		if c.require(length >= 1, "WithQueue(%d, %s): want a length of at least 1", length, wait) &&

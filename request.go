@@ -23,8 +23,12 @@ func (s *requestState) serve(c *gin.Context) {
 	ctx := c.Request.Context()
 	failed, why := s.ask(c)
 	s.address = nil // a handler that follows may change the request
-	if failed == nil {
-		failed, why = s.take(ctx)
+	switch {
+	case failed != nil:
+	case s.queues():
+		failed, why = s.takeAndReadAhead(c.Request)
+	default:
+		failed, why = s.take(ctx, nil)
 	}
 	defer s.release() // of slots, when the handlers that follow return, or anything before them panics
 	s.tryDryRuns(ctx, func(t *part, why failure) { t.fail(c, s, why) })
@@ -44,6 +48,16 @@ func (s *requestState) serve(c *gin.Context) {
 	case s.hasSlots():
 		c.Next()
 	}
+}
+
+// queues reports whether the request may wait.
+func (s *requestState) queues() bool {
+	for i := range s.parts {
+		if s.parts[i].policy.asks.queue.Length > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // bypass leaves out the policies that do not count the request. It reports whether the request is over: its

@@ -75,7 +75,7 @@ func reserve(ctx context.Context, w traits.Waiting, charges ...Charge) (*Reserva
 			d.release()
 		}
 	}()
-	failed, why := d.take(ctx)
+	failed, why := d.take(waitContext(ctx), nil)
 	if why.err == engine.ErrLeft {
 		return nil, traits.ErrLeft
 	}

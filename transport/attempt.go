@@ -2,6 +2,7 @@ package transport
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -34,7 +35,8 @@ type progress struct {
 	getConn func(string)
 	gotConn func(httptrace.GotConnInfo)
 	begun   atomic.Bool // the base says how far it has come
-	sent    atomic.Bool // the request has a connection; HTTP/2 says that it was written only after it was
+	sent    atomic.Bool // the request has a connection and, with others on one of HTTP/2, a stream
+	trace   atomic.Pointer[httptrace.ClientTrace]
 	key     string
 	first   *stop // as the attempt has it
 	waiting traits.Waiting
@@ -46,7 +48,7 @@ func (t *transport) progress() *progress {
 	if !ok {
 		p = new(progress)
 		p.getConn = func(string) { p.begun.Store(true) }
-		p.gotConn = func(httptrace.GotConnInfo) { p.sent.Store(true) }
+		p.gotConn = p.connected
 		p.waiting = traits.Waiting{
 			Most: maxWait, Length: maxQueue, Leaves: func() bool { return t.stops.holds(p.key, p.first) },
 		}
@@ -55,6 +57,25 @@ func (t *transport) progress() *progress {
 	p.begun.Store(false)
 	p.sent.Store(false)
 	return p
+}
+
+// connected is called when the request has a connection. On one of HTTP/2 with other requests it may wait for a
+// stream: it then counts as sent once its first field is about to be written, as HTTP/2 says that all are written
+// only after they were. If it is canceled in the microsecond before, it gives back what it took, and is sent and reset.
+func (p *progress) connected(info httptrace.GotConnInfo) {
+	trace := p.trace.Load()
+	conn, ok := info.Conn.(interface{ ConnectionState() tls.ConnectionState })
+	if trace == nil || !info.Reused || info.WasIdle || !ok || conn.ConnectionState().NegotiatedProtocol != "h2" {
+		p.sent.Store(true)
+		return
+	}
+	next := trace.WroteHeaderField
+	trace.WroteHeaderField = func(name string, values []string) {
+		p.sent.Store(true)
+		if next != nil {
+			next(name, values)
+		}
+	}
 }
 
 // begin takes what the request needs, or returns why it may not be sent.

@@ -177,6 +177,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 	}()
 	trace := httptrace.ClientTrace{GetConn: a.seen.getConn, GotConn: a.seen.gotConn} // it may be changed
+	a.seen.trace.Store(&trace)
 	response, err := t.base.RoundTrip(r.WithContext(httptrace.WithClientTrace(ctx, &trace)))
 	if err != nil || response == nil {
 		a.fail(ctx, err)

@@ -15,6 +15,7 @@ type Request struct {
 	Asks    []Ask
 	Answers []Answer  // one for each Ask
 	Began   time.Time // when the time of its calls began; zero is now. Such a request does not wait
+	Waits   func()    // called each time the request begins to wait in a line; may be nil
 }
 
 // Queue says how a request waits for what it lacks of an Ask. The zero Queue does not wait.

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -24,8 +23,6 @@ const (
 	outagePause = 200 * time.Millisecond
 	// maxSleep is the longest pause between two tries: another process may have given tokens back.
 	maxSleep = 10 * time.Second
-	// maxLine is how many requests of all clients wait for one key, but for Waits.
-	maxLine = 1 << 14
 )
 
 // lack is what a request lacks: a slot or tokens of one Ask.
@@ -123,15 +120,11 @@ func (w *waiter) undecided() bool {
 
 // waitIn waits in one line. If it came there behind others, or others go before it, it has not tried since.
 func (w *waiter) waitIn(l lack, behind bool) (next lack, moves bool, err error) {
-	most := maxLine
-	if w.endless {
-		most = math.MaxInt
-	}
-	turn := w.e.waiting.Join(l.line, most, fifo.Caller{
+	turn := w.e.waiting.Join(l.line, fifo.Caller{
 		Since: w.began, Wants: w.Asks[l.ask].N, Expects: fifo.Expectation{At: l.at, Resource: l.resource},
 	})
-	if w.full = turn == nil; w.full {
-		return lack{}, false, w.denyBehind(l)
+	if w.Waits != nil {
+		w.Waits()
 	}
 	if !turn.AtOnce {
 		woken, err := w.sleep(l, time.Until(w.leaves), turn.Wake)

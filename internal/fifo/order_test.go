@@ -1,7 +1,6 @@
 package fifo
 
 import (
-	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -22,7 +21,7 @@ func TestQueuesEqualAModel(t *testing.T) {
 		for range 500 {
 			switch since := at(); r.IntN(3) {
 			case 0, 1:
-				turn := q.Join(k, math.MaxInt, Caller{Since: since, Wants: int64(1 + r.IntN(5))})
+				turn := q.Join(k, Caller{Since: since, Wants: int64(1 + r.IntN(5))})
 				require.Equal(t, len(model) == 0, turn.AtOnce, seed)
 				place := len(model)
 				for place > 1 && since.Before(model[place-1].since) {

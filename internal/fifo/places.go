@@ -2,20 +2,25 @@ package fifo
 
 import "sync"
 
-// Places counts the callers that wait for each name, in whatever queues. The zero Places is empty. A
-// name without callers takes no memory.
+// MaxPlaces is how many callers wait for all names together.
+const MaxPlaces = 1 << 14
+
+// Places counts the callers that wait for each name, in whatever queues, and all of them. The zero Places is
+// empty. A name without callers takes no memory.
 type Places struct {
-	mu    sync.Mutex
-	taken map[string]int // guarded by mu
+	mu    sync.Mutex     // guards the following
+	taken map[string]int // places of each name
+	all   int
 }
 
-// Take takes a place of a name, unless most places are taken.
+// Take takes a place of a name, unless most places of the name or [MaxPlaces] of all names are taken.
 func (p *Places) Take(name string, most int) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.taken[name] >= most {
+	if p.all == MaxPlaces || p.taken[name] >= most {
 		return false
 	}
+	p.all++
 	if p.taken == nil {
 		p.taken = map[string]int{}
 	}
@@ -27,6 +32,7 @@ func (p *Places) Take(name string, most int) bool {
 func (p *Places) Leave(name string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.all--
 	if p.taken[name]--; p.taken[name] == 0 {
 		delete(p.taken, name)
 	}

@@ -60,14 +60,11 @@ type Turn struct {
 	node
 }
 
-// Join adds a caller to a queue. It returns nil if the queue has that many callers at most.
-func (q *Queues) Join(name Name, most int, c Caller) *Turn {
+// Join adds a caller to a queue.
+func (q *Queues) Join(name Name, c Caller) *Turn {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	l := q.findLocked(name)
-	if l != nil && l.callers() >= most {
-		return nil
-	}
 	t := &Turn{AtOnce: l == nil, Wake: make(chan struct{}, 1), since: c.Since, wants: c.Wants, queues: q}
 	if l == nil {
 		l = &queue{name: name, expects: c.Expects, first: t}
@@ -82,12 +79,6 @@ func (q *Queues) Join(name Name, most int, c Caller) *Turn {
 	}
 	t.queue = l
 	return t
-}
-
-// callers returns how many callers there are.
-func (l *queue) callers() int {
-	others, _ := l.waiting.root.below()
-	return others + 1
 }
 
 // Expect sets what the caller waits for, whose turn it is.

@@ -1,7 +1,6 @@
 package fifo
 
 import (
-	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -13,7 +12,7 @@ import (
 var k = Name{"k", "tokens"}
 
 // join joins a queue.
-func (q *Queues) join(name Name) *Turn { return q.Join(name, math.MaxInt, Caller{Since: time.Now()}) }
+func (q *Queues) join(name Name) *Turn { return q.Join(name, Caller{Since: time.Now()}) }
 
 // length returns how many callers are in a queue.
 func length(q *Queues, name Name) int { return q.Before(name, time.Now()).Callers }
@@ -50,12 +49,12 @@ func TestWhatTheFirstExpects(t *testing.T) {
 	t.Parallel()
 	var q Queues
 	soon, later := Expectation{time.Now(), 1}, Expectation{time.Now().Add(time.Minute), 2}
-	turn := q.Join(k, 2, Caller{Expects: soon})
+	turn := q.Join(k, Caller{Expects: soon})
 	require.True(t, turn.AtOnce)
 	expects := func() Expectation { return q.Before(k, time.Now()).Expects }
 	require.Equal(t, soon, expects())
 	turn.Expect(later)
-	q.Join(k, 2, Caller{Expects: soon}).Leave()
+	q.Join(k, Caller{Expects: soon}).Leave()
 	require.Equal(t, later, expects())
 	require.Zero(t, q.Before(Name{Key: "other"}, time.Now()))
 	turn.Leave()
@@ -86,18 +85,6 @@ func TestNamesDoNotMeet(t *testing.T) {
 		}
 		require.True(t, q.Empty())
 	}
-}
-
-// TestFull: a queue holds at most its maximum, including the caller whose turn it is.
-func TestFull(t *testing.T) {
-	t.Parallel()
-	var q Queues
-	first, second := q.Join(k, 2, Caller{}), q.Join(k, 2, Caller{})
-	require.Nil(t, q.Join(k, 2, Caller{}))
-	require.Equal(t, 2, length(&q, k))
-	first.Leave()
-	require.NotNil(t, q.Join(k, 2, Caller{}))
-	require.False(t, second.AtOnce)
 }
 
 // TestNobodyIsLeftBehind, whoever leaves when: of those in the queue the first one has been woken, and nobody else.
@@ -134,7 +121,7 @@ func TestACallerThatWaitedElsewhereStandsBeforeLaterOnes(t *testing.T) {
 	turns := map[int64][]*Turn{}
 	for _, since := range []int64{5, 3, 4, 1, 3} {
 		at := start.Add(time.Duration(since) * time.Second)
-		turns[since] = append(turns[since], q.Join(k, math.MaxInt, Caller{Since: at, Wants: since}))
+		turns[since] = append(turns[since], q.Join(k, Caller{Since: at, Wants: since}))
 	}
 	require.Equal(t, Line{Callers: 4, Wants: 5 + 1 + 3 + 3, First: 5}, q.Before(k, start.Add(3*time.Second)),
 		"the first, and earlier or equal arrivals")

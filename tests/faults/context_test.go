@@ -78,6 +78,54 @@ func TestAContextOfGinIsNotReadAfterItsRequest(t *testing.T) {
 	}
 }
 
+// spanKey is the key of a value of a request's context.
+type spanKey struct{}
+
+// valueHook is a hook that reads values of the contexts of scripts.
+type valueHook struct {
+	lateHook
+	seen [][2]any
+}
+
+func (h *valueHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if cmd.Name() == "evalsha" {
+			h.seen = append(h.seen, [2]any{ctx.Value("user"), ctx.Value(spanKey{})})
+		}
+		return next(ctx, cmd)
+	}
+}
+
+// TestAWaitByAContextOfGinEndsWithItsRequest, although the context of Gin does not end. Hooks find the values of both.
+func TestAWaitByAContextOfGinEndsWithItsRequest(t *testing.T) {
+	t.Parallel()
+	for name, wait := range map[string]func(ctx context.Context, p *ginlimit.Policy) error{
+		"Wait": func(ctx context.Context, p *ginlimit.Policy) error { return p.Wait(ctx, "alice") },
+		"Reserve": func(ctx context.Context, p *ginlimit.Policy) error {
+			return testkit.Err(p.Reserve(ctx, "alice", 1))
+		},
+	} {
+		testkit.RunInBubble(t, name, func(t *testing.T, b *testkit.Bubble) {
+			hook := &valueHook{}
+			b.Redis.AddHook(hook)
+			p := testkit.NewPolicy(t, testkit.NewLimiter(t, b.Redis), "api", ginlimit.PerHour(1),
+				ginlimit.WithQueue(1, 2*time.Hour))
+			r := gin.New()
+			r.GET("/", func(c *gin.Context) {
+				c.Set("user", "alice")
+				assert.NoError(t, wait(c, p))
+				assert.ErrorIs(t, wait(c, p), context.Canceled)
+			})
+			start := time.Now()
+			ctx, leave := context.WithCancel(context.WithValue(t.Context(), spanKey{}, "span"))
+			time.AfterFunc(time.Minute, leave)
+			r.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(ctx, http.MethodGet, "/", nil))
+			require.Equal(t, time.Minute, time.Since(start))
+			require.Equal(t, [2]any{"alice", "span"}, hook.seen[0])
+		})
+	}
+}
+
 // migrate has the hash slots of all keys migrate, until the function returned is called: Redis answers
 // TRYAGAIN to a script of several keys, and decides by a script of one.
 func migrate(b *testkit.Bubble) (end func()) {

@@ -148,10 +148,10 @@ func TestHandleContextRunsHandlersAgain(t *testing.T) {
 		}
 	}
 	ok := func(c *gin.Context) { c.Status(http.StatusOK) }
-	ask := func(before func(*http.Request), onEngine bool, limit ginlimit.Limit) *httptest.ResponseRecorder {
+	ask := func(before func(*http.Request), onEngine bool, limits ...ginlimit.PolicyOption) *httptest.ResponseRecorder {
 		r := gin.New()
 		require.NoError(t, r.SetTrustedProxies(nil))
-		handler := testkit.NewLocal(t).Handler("all", limit)
+		handler := testkit.NewLocal(t).Handler("all", limits...)
 		group := &r.RouterGroup
 		if onEngine {
 			r.Use(handler)
@@ -165,6 +165,9 @@ func TestHandleContextRunsHandlersAgain(t *testing.T) {
 	asIs := func(*http.Request) {}
 	require.Equal(t, "8", testkit.Remaining(ask(asIs, true, ginlimit.PerHour(10))))
 	require.Equal(t, http.StatusTooManyRequests, ask(asIs, true, ginlimit.InFlight(1)).Code)
+	waits := ginlimit.WithQueue(1, time.Millisecond)
+	require.Equal(t, http.StatusTooManyRequests, ask(asIs, true, ginlimit.InFlight(1), waits).Code, "for itself")
+	require.Equal(t, http.StatusOK, ask(asIs, true, ginlimit.InFlight(2)).Code)
 
 	beforeGin := func(r *http.Request) { r.URL.Path = "/new" }
 	for _, row := range []struct {
