@@ -109,11 +109,7 @@ func (n *nodes) doOnCluster(ctx context.Context, c *dispatch.Call) error {
 
 // follow sends a call again that was redirected, in what is left of its time.
 func (n *nodes) follow(ctx context.Context, c *dispatch.Call, end time.Time) error {
-	within, cancel := context.WithDeadline(ctx, end)
+	within, cancel := context.WithDeadline(context.Background(), end)
 	defer cancel()
-	err := n.unrouted.Do(within, c)
-	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-		return dispatch.ErrLate
-	}
-	return err
+	return n.unrouted.DoWithin(ctx, within, c)
 }
