@@ -251,6 +251,7 @@ func (c slowContext) Value(any) any { return c.value() }
 func TestAValueHurtsItsOwnCallerAlone(t *testing.T) {
 	for name, value := range map[string]func(returned <-chan struct{}) any{
 		"takes seconds":        func(<-chan struct{}) any { time.Sleep(3 * time.Second); return "late" },
+		"never returns":        func(<-chan struct{}) any { time.Sleep(time.Hour); return "late" },
 		"waits for its caller": func(returned <-chan struct{}) any { <-returned; return "late" },
 		"panics":               func(<-chan struct{}) any { panic("of the application") },
 		"ends its goroutine":   func(<-chan struct{}) any { runtime.Goexit(); return nil },
@@ -262,7 +263,7 @@ func TestAValueHurtsItsOwnCallerAlone(t *testing.T) {
 					assert.NotEqual(t, "late", spanOf(sent))
 					return nil
 				}, nil)
-				for range 5 {
+				for range 8 {
 					returned := make(chan struct{})
 					var all sync.WaitGroup
 					all.Go(func() {
@@ -281,7 +282,7 @@ func TestAValueHurtsItsOwnCallerAlone(t *testing.T) {
 				}
 				require.Equal(t, closed, stateOf(d))
 				require.Zero(t, failuresOf(d))
-				time.Sleep(4 * time.Second)
+				time.Sleep(2 * time.Hour) // until they return
 			})
 		})
 	}

@@ -168,3 +168,37 @@ func TestARedirectedCallHurtsNoOther(t *testing.T) {
 		}
 	}
 }
+
+// TestARedirectedReportHurtsNoOther: a process that holds slots of two clients keeps one's, while reports about
+// the other's are redirected to a server that hangs.
+func TestARedirectedReportHurtsNoOther(t *testing.T) {
+	for name, answer := range map[string]string{"moved": "MOVED 1 " + hangingNode, "ask": "ASK 1 " + hangingNode} {
+		testkit.RunSynctest(t, name, func(t *testing.T) {
+			c := newRedirectingCluster(t, redis.ClusterOptions{})
+			c.answer(ownerNode, "alice", "")
+			var policies [2]*ginlimit.Policy // of two processes
+			for i := range policies {
+				limiter, err := ginlimit.NewLimiter(c.rdb)
+				require.NoError(t, err)
+				defer limiter.Close()
+				policies[i], err = limiter.Policy("p", ginlimit.InFlight(1))
+				require.NoError(t, err)
+			}
+			for _, client := range []string{"alice", "bob"} {
+				r, err := policies[0].Reserve(t.Context(), client, 1)
+				require.NoError(t, err)
+				require.True(t, r.Result().Allowed)
+				require.Equal(t, ginlimit.FromRedis, r.Result().Source)
+				defer r.Release()
+			}
+			c.answer(ownerNode, "alice", answer)
+			for range 40 {
+				time.Sleep(time.Second)
+				r, err := policies[1].Reserve(t.Context(), "bob", 1)
+				require.NoError(t, err)
+				require.False(t, r.Result().Allowed)
+			}
+			c.answer(ownerNode, "alice", "")
+		})
+	}
+}
