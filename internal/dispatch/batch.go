@@ -22,6 +22,8 @@ type Batch struct {
 	urgent  bool      // it has a Return, which must not be done late
 	since   time.Time // when it took its calls, or was answered last
 	overdue bool      // it was late and has no slot
+
+	outlived bool // it went on after its context had ended
 }
 
 // Group is one or several calls on the same buckets, which Redis decides at once.

@@ -4,9 +4,12 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"runtime"
 	"runtime/pprof"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -234,3 +237,91 @@ type hookOnly struct {
 }
 
 func (h hookOnly) Send(ctx context.Context, _ *Batch) error { h.hook(ctx); return nil }
+
+// slowContext is a context whose Value is a function of the application.
+type slowContext struct {
+	context.Context
+	value func() any
+}
+
+func (c slowContext) Value(any) any { return c.value() }
+
+// TestAValueHurtsItsOwnCallerAlone, and it not much: one that takes long, waits for its caller or panics is no
+// value, and the calls of the same batch are sent all the same.
+func TestAValueHurtsItsOwnCallerAlone(t *testing.T) {
+	for name, value := range map[string]func(returned <-chan struct{}) any{
+		"takes seconds":        func(<-chan struct{}) any { time.Sleep(3 * time.Second); return "late" },
+		"never returns":        func(<-chan struct{}) any { time.Sleep(time.Hour); return "late" },
+		"waits for its caller": func(returned <-chan struct{}) any { <-returned; return "late" },
+		"panics":               func(<-chan struct{}) any { panic("of the application") },
+		"ends its goroutine":   func(<-chan struct{}) any { runtime.Goexit(); return nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			forBoth(t, func(t *testing.T, d *Dispatcher, s *server, one []bucket.Bucket) {
+				s.does(func(sent context.Context, _ *Batch) error {
+					assert.NotEqual(t, "late", spanOf(sent))
+					assert.NotEqual(t, "late", spanOf(sent))
+					return nil
+				}, nil)
+				for range 8 {
+					returned := make(chan struct{})
+					var all sync.WaitGroup
+					all.Go(func() {
+						defer close(returned)
+						start := time.Now()
+						assert.NoError(t, d.Do(slowContext{t.Context(), func() any { return value(returned) }},
+							newCall("slow", take(1, 1), one)))
+						assert.LessOrEqual(t, time.Since(start), valueTime)
+					})
+					for i := range 5 {
+						all.Go(func() {
+							assert.NoError(t, d.Do(t.Context(), newCall(fmt.Sprint(i), take(1, 1), one)))
+						})
+					}
+					all.Wait()
+				}
+				require.Equal(t, closed, stateOf(d))
+				require.Zero(t, failuresOf(d))
+				time.Sleep(2 * time.Hour) // until they return
+			})
+		})
+	}
+}
+
+// TestACallerDoesNotLeaveWhileItsValueIsRead, unless that takes long.
+func TestACallerDoesNotLeaveWhileItsValueIsRead(t *testing.T) {
+	for took, waits := range map[time.Duration]time.Duration{
+		valueTime / 2: valueTime / 2, 100 * valueTime: valueTime,
+	} {
+		inBubbleRun(t, took.String(), func(t *testing.T) {
+			borrowed := Borrow(t.Context(), slowContext{t.Context(), func() any { time.Sleep(took); return nil }})
+			for range 3 {
+				go spanOf(borrowed)
+			}
+			synctest.Wait()
+			start := time.Now()
+			borrowed.End()
+			require.Equal(t, waits, time.Since(start))
+			time.Sleep(took)
+		})
+	}
+}
+
+// TestValuesThatNeverReturnAreFew: further ones are not read until some have returned. It is not parallel, as
+// other tests read values too.
+func TestValuesThatNeverReturnAreFew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		var began atomic.Int32
+		hangs := slowContext{t.Context(), func() any { began.Add(1); <-release; return nil }}
+		for range 2 * maxStuckValues {
+			borrowed := Borrow(t.Context(), hangs)
+			require.Nil(t, spanOf(borrowed))
+			borrowed.End()
+		}
+		require.EqualValues(t, maxStuckValues, began.Load())
+		close(release)
+		synctest.Wait()
+		require.Equal(t, "span", spanOf(Borrow(t.Context(), context.WithValue(t.Context(), spanKey{}, "span"))))
+	})
+}

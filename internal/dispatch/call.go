@@ -66,7 +66,7 @@ func NewCall() *Call { return &Call{caller: caller{done: make(chan struct{}, 1)}
 // call's last use.
 func (c *Call) Reset(op bucket.Op, buckets []bucket.Bucket) {
 	c.Op, c.Attempt = op, bucket.Attempt{}
-	c.Key, c.Others, c.progress = c.Key[:0], c.Others[:0], queued
+	c.Key, c.Others = c.Key[:0], c.Others[:0]
 	c.SetBuckets(buckets)
 }
 

@@ -32,7 +32,8 @@ type deadline struct {
 	users atomic.Int64
 	after []*func() // of.mu guards it
 	done  chan struct{}
-	err   error // once done is closed
+	err   error     // once done is closed
+	ended time.Time // when done was closed, once it is
 }
 
 // slack is how much later than its span a context may end.
@@ -76,9 +77,9 @@ func (d *sharedDeadline) goOff() {
 	if n < 0 {
 		n = len(d.all)
 	}
-	d.endLocked(n, context.DeadlineExceeded)
+	d.endLocked(n, now, context.DeadlineExceeded)
 	if d.setLocked(now); !d.set {
-		d.endLocked(len(d.all), context.Canceled)
+		d.endLocked(len(d.all), now, context.Canceled)
 	}
 }
 
@@ -89,13 +90,13 @@ func (d *sharedDeadline) end() {
 	if d.set = false; d.timer != nil {
 		d.timer.Stop()
 	}
-	d.endLocked(len(d.all), context.Canceled)
+	d.endLocked(len(d.all), time.Now(), context.Canceled)
 }
 
 // endLocked ends the first n contexts.
-func (d *sharedDeadline) endLocked(n int, err error) {
+func (d *sharedDeadline) endLocked(n int, now time.Time, err error) {
 	for _, c := range d.all[:n] {
-		c.err = err
+		c.err, c.ended = err, now
 		close(c.done)
 		for _, f := range c.after {
 			go (*f)()
@@ -109,6 +110,12 @@ func (d *sharedDeadline) endLocked(n int, err error) {
 }
 
 func (d *deadline) release() { d.users.Add(-1) }
+
+// outlived reports whether a call that ends now went on after the end of the context. It did not if the
+// context itself ended late: then the process stood still, and the call may have stood still with it.
+func (d *deadline) outlived(now time.Time) bool {
+	return d.Err() != nil && d.ended.Sub(d.end) <= inlineGrace && now.Sub(d.ended) > inlineGrace
+}
 
 // Deadline implements [context.Context].
 func (d *deadline) Deadline() (end time.Time, ok bool) { return d.end, true }

@@ -80,6 +80,24 @@ func (d *Dispatcher) Do(ctx context.Context, c *Call) error {
 		d.mu.Unlock()
 		return d.sendInline(ctx, b, c)
 	}
+	timeout := d.timeout.use()
+	defer timeout.release()
+	return d.queueLocked(ctx, timeout, c)
+}
+
+// DoWithin is [Dispatcher.Do] with a context in place of the timeout.
+func (d *Dispatcher) DoWithin(ctx, timeout context.Context, c *Call) error {
+	defer c.caller.endBorrowed()
+	d.mu.Lock()
+	if err := d.acceptLocked(); err != nil {
+		d.mu.Unlock()
+		return err
+	}
+	return d.queueLocked(ctx, timeout, c)
+}
+
+// queueLocked queues a call and waits for the answer. It unlocks the dispatcher.
+func (d *Dispatcher) queueLocked(ctx, timeout context.Context, c *Call) error {
 	if !d.slots.free() {
 		d.expireLocked(c)
 		if d.breaker.state == open {
@@ -87,8 +105,6 @@ func (d *Dispatcher) Do(ctx context.Context, c *Call) error {
 			return ErrOpen
 		}
 	}
-	timeout := d.timeout.use()
-	defer timeout.release()
 	c.caller.ends = [2]context.Context{ctx, timeout}
 	d.queue.add(c)
 	d.startRunLocked()

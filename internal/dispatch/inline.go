@@ -9,17 +9,18 @@ const (
 	// maxInline is the longest timeout for which a caller sends its call itself, since it then does
 	// not look at the end of its context.
 	maxInline = 100 * time.Millisecond
-	// inlinePause is for how long no caller sends its call itself after such a call has outlived
-	// its context. It doubles if that happens again soon.
-	inlinePause = time.Minute
+	// inlinePause is for how long no caller sends its call itself after two such calls within that time
+	// have outlived their contexts. It doubles, up to maxInlinePause, if that happens again soon.
+	inlinePause, maxInlinePause = time.Minute, 8 * time.Minute
 	// inlineGrace is how much later than its context such a call may be on a busy machine.
 	inlineGrace = 10 * time.Millisecond
 )
 
-// inlinePauses are times in which no call is sent inline, because one that was has outlived its
-// context. They have no lock of their own: their owner, a dispatcher, calls them behind its lock.
+// inlinePauses are times in which no call is sent inline, because some that were have outlived their
+// contexts. They have no lock of their own: their owner, a dispatcher, calls them behind its lock.
 type inlinePauses struct {
 	end     time.Time     // of the last pause
+	overrun time.Time     // when the last call was noticed that began no long pause
 	longEnd time.Time     // of the last pause that begin made
 	long    time.Duration // how long that one was made
 }
@@ -35,17 +36,25 @@ func (p *inlinePauses) beginShort(now time.Time) {
 	}
 }
 
-// begin begins a long pause after a call that was sent inline at a time and outlived its context.
-// It is twice the last long one, unless calls were sent inline for as long as that one since it
-// ended. A call that was sent before the last long pause doubles nothing: both were late at once.
+// begin begins a pause after a call that was sent inline at a time and outlived its context. It is a
+// long one if that is the second such call. It is twice the last long one, unless calls were sent
+// inline for as long as that one since it ended. A call that was sent before the last one was noticed,
+// or before the last long pause, is no second and doubles nothing: both were late at once.
 func (p *inlinePauses) begin(sentAt, now time.Time) {
-	switch good := sentAt.Sub(p.longEnd); {
+	good := sentAt.Sub(p.longEnd)
+	if gap := sentAt.Sub(p.overrun); good >= 0 && (gap < 0 || gap > inlinePause) {
+		p.overrun = now
+		p.beginShort(now)
+		return
+	}
+	switch {
 	case good < 0:
 	case good < p.long:
-		p.long *= 2
+		p.long = min(2*p.long, maxInlinePause)
 	default:
 		p.long = inlinePause
 	}
+	p.overrun = time.Time{}
 	p.longEnd = now.Add(p.long)
 	p.end = p.longEnd
 }
@@ -71,7 +80,7 @@ func (d *Dispatcher) sendInline(ctx context.Context, b *Batch, c *Call) error {
 		took, limit := b.since.Sub(sentAt), d.timeout.span+2*d.timeout.slack()+inlineGrace
 		if took >= d.timeout.span {
 			// Beyond the limit a hook, for example, does not end with the context.
-			d.pauseInline(sentAt, b.since, took > limit)
+			d.pauseInline(sentAt, b.since, took > limit && b.outlived)
 		}
 	}()
 	d.deliver(&d.timeout, b)

@@ -99,7 +99,7 @@ func TestNobodySendsInlineAfterAnOverrun(t *testing.T) {
 		testTimeout:                          connectTimeout,
 		testTimeout*6/5 + 5*time.Millisecond: connectTimeout, // on a busy machine
 		testTimeout*6/5 + inlineGrace:        connectTimeout,
-		testTimeout*6/5 + inlineGrace + 1:    inlinePause,
+		testTimeout*6/5 + inlineGrace + 1:    inlinePause, // the second of two
 		10 * testTimeout:                     inlinePause,
 	} {
 		inBubbleRun(t, took.String(), func(t *testing.T) {
@@ -113,13 +113,21 @@ func TestNobodySendsInlineAfterAnOverrun(t *testing.T) {
 			}
 			_, err := ask()
 			require.NoError(t, err)
-			s.does(func(context.Context, *Batch) error { time.Sleep(took); return nil }, nil)
-			direct, err := ask()
-			require.NoError(t, err, "its answer came all the same")
-			require.True(t, direct)
-			s.does(nil, nil)
-			_, err = ask() // the last batch was late
-			require.NoError(t, err)
+			late := func() {
+				t.Helper()
+				s.does(func(context.Context, *Batch) error { time.Sleep(took); return nil }, nil)
+				direct, err := ask()
+				require.NoError(t, err, "its answer came all the same")
+				require.True(t, direct)
+				s.does(nil, nil)
+				_, err = ask() // the last batch was late
+				require.NoError(t, err)
+			}
+			if late(); pause == inlinePause {
+				time.Sleep(connectTimeout)
+				late()
+			}
+			direct := false
 			for range 10 {
 				direct, err = ask()
 				require.NoError(t, err)
@@ -139,6 +147,68 @@ func TestNobodySendsInlineAfterAnOverrun(t *testing.T) {
 	}
 }
 
+// TestAStallIsNoOverrun: where the context ended late too, the process stood still, and calls are sent
+// inline again as soon as after any call that was late.
+func TestAStallIsNoOverrun(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		d, s := newServer(t, inline)
+		one := newBuckets(t, bucket.Token, 100)
+		do := func() { require.NoError(t, d.Do(t.Context(), newCall("k", take(1, 1), one))) }
+		do()
+		for _, again := range []time.Duration{0, 0, 0, 100 * time.Millisecond, 100 * time.Millisecond} {
+			synctest.Wait()
+			s.does(func(context.Context, *Batch) error {
+				d.timeout.mu.Lock() // no timer goes off while the process stands still
+				d.timeout.timer.Reset(120 * time.Millisecond)
+				d.timeout.mu.Unlock()
+				time.Sleep(120 * time.Millisecond)
+				synctest.Wait()
+				time.Sleep(again)
+				return nil
+			}, nil)
+			before := s.inline
+			do()
+			require.Equal(t, before+1, s.inline)
+			s.does(nil, nil)
+			do() // the last batch was late
+			time.Sleep(connectTimeout)
+			before = s.inline
+			do()
+			require.Equal(t, before+1, s.inline)
+		}
+	})
+}
+
+// TestOneOverrunIsForgotten after a minute: it takes two to begin a long pause.
+func TestOneOverrunIsForgotten(t *testing.T) {
+	t.Parallel()
+	var p inlinePauses
+	now := time.Now()
+	for range 5 {
+		p.begin(now, now.Add(1))
+		require.Equal(t, now.Add(1+connectTimeout), p.end)
+		now = now.Add(2 + inlinePause)
+	}
+}
+
+// TestTheLongestPauseOfInlineCalls is a few minutes.
+func TestTheLongestPauseOfInlineCalls(t *testing.T) {
+	t.Parallel()
+	var p inlinePauses
+	var pauses []time.Duration
+	now := time.Now()
+	for range 6 {
+		for range 2 {
+			p.begin(now, now.Add(1))
+			now = now.Add(2)
+		}
+		pauses = append(pauses, p.end.Sub(now.Add(-1)))
+		now = p.end
+	}
+	require.Equal(t, []time.Duration{inlinePause, 2 * inlinePause, 4 * inlinePause, maxInlinePause, maxInlinePause,
+		maxInlinePause}, pauses)
+}
+
 // TestThePauseOfInlineCallsDoublesOnlySoonAfter: it begins anew once callers have sent their calls
 // for as long as it was.
 func TestThePauseOfInlineCallsDoublesOnlySoonAfter(t *testing.T) {
@@ -148,13 +218,19 @@ func TestThePauseOfInlineCallsDoublesOnlySoonAfter(t *testing.T) {
 		do := func() { require.NoError(t, d.Do(t.Context(), newCall("k", take(1, 1), one))) }
 		for i, row := range []struct{ good, pause time.Duration }{
 			{0, inlinePause}, {0, 2 * inlinePause},
-			{2*inlinePause - time.Second, 4 * inlinePause}, {4 * inlinePause, inlinePause},
+			{2*inlinePause - 3*time.Second, 4 * inlinePause}, {4 * inlinePause, inlinePause},
 		} {
 			do() // so that the last batch was not late
 			time.Sleep(row.good)
-			s.does(func(context.Context, *Batch) error { time.Sleep(10 * testTimeout); return nil }, nil)
-			do()
-			s.does(nil, nil)
+			late := func() {
+				s.does(func(context.Context, *Batch) error { time.Sleep(10 * testTimeout); return nil }, nil)
+				do()
+				s.does(nil, nil)
+				do() // the last batch was late
+			}
+			late()
+			time.Sleep(connectTimeout)
+			late()
 			synctest.Wait()
 			require.Equal(t, time.Now().Add(row.pause), d.inline.end, "overrun %d", i)
 			time.Sleep(row.pause)
@@ -172,13 +248,17 @@ func TestAPauseOfInlineCallsIsAMinuteAtLeast(t *testing.T) {
 		events [][2]time.Duration // when a call was sent, if it was long late, and when it was answered
 		want   time.Duration      // the last pause
 	}{
-		"the first":                   {[][2]time.Duration{{0, 1}}, minute},
-		"while a short one lasts":     {[][2]time.Duration{{-1, 0}, {0, 1}}, minute},
-		"two that were sent together": {[][2]time.Duration{{0, 2}, {0, 3}}, minute},
-		"soon after a long one":       {[][2]time.Duration{{0, 1}, {minute + 1, minute + 2}}, 2 * minute},
-		"a minute after a long one":   {[][2]time.Duration{{0, 1}, {2*minute + 1, 2*minute + 2}}, minute},
-		"the same, and a short one then": {[][2]time.Duration{{0, 1}, {-1, 2 * minute}, {2*minute + 1, 2*minute + 2}},
-			minute},
+		"the first":                   {[][2]time.Duration{{0, 1}}, connectTimeout},
+		"the second":                  {[][2]time.Duration{{0, 1}, {2, 3}}, minute},
+		"while a short one lasts":     {[][2]time.Duration{{0, 1}, {-1, 2}, {2, 3}}, minute},
+		"two that were sent together": {[][2]time.Duration{{0, 2}, {0, 3}}, connectTimeout},
+		"three, two of them together": {[][2]time.Duration{{0, 2}, {0, 3}, {4, 5}}, minute},
+		"one late for a long one":     {[][2]time.Duration{{0, 1}, {2, 3}, {2, 4}}, minute},
+		"one soon after a long one":   {[][2]time.Duration{{0, 1}, {2, 3}, {minute + 4, minute + 5}}, connectTimeout},
+		"two soon after a long one": {[][2]time.Duration{{0, 1}, {2, 3}, {minute + 4, minute + 5},
+			{minute + 6, minute + 7}}, 2 * minute},
+		"two a minute after a long one": {[][2]time.Duration{{0, 1}, {2, 3}, {2*minute + 4, 2*minute + 5},
+			{2*minute + 6, 2*minute + 7}}, minute},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var p inlinePauses

@@ -30,7 +30,10 @@ func (q *queue) full() bool {
 	return len(q.calls) == MaxQueue
 }
 
-func (q *queue) add(c *Call) { q.calls = append(q.calls, c) }
+func (q *queue) add(c *Call) {
+	c.progress = queued
+	q.calls = append(q.calls, c)
+}
 
 // abandon notes that the caller of a call has left, if the call is still queued.
 func (q *queue) abandon(c *Call) {

@@ -62,6 +62,9 @@ func (d *Dispatcher) deliver(within *sharedDeadline, b *Batch) {
 		for _, g := range b.Groups {
 			g.distribute(sentAt, received)
 		}
+		if took := received.Sub(sentAt); took >= d.timeout.span {
+			b.outlived = deadline.outlived(received)
+		}
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		calls := len(b.calls)

@@ -38,7 +38,8 @@ type coalescing struct {
 }
 
 // command is what a client sends for one or more groups. go-redis does not retry it, because Redis
-// may have charged although no reply came in time. It still follows redirections.
+// may have charged although no reply came in time. It still follows redirections, as far as
+// [redirections] lets it.
 type command struct {
 	redis.Cmder              // *redis.IntCmd for one token bucket, else *redis.IntSliceCmd
 	hook        *boundedHook // sends it; nil if the client does
@@ -50,6 +51,10 @@ type command struct {
 	single      [1]int64          // the reply of an IntCmd
 	firstArgs   int               // how many args the first key alone needs, of several groups
 	afterASK    bool              // only its first key is left
+
+	redirections *redirections // of its call, on a cluster
+	redirected   int32         // how often, in that call
+	answered     bool          // in that call, and not to be sent elsewhere
 }
 
 // NoRetry implements [redis.Cmder].
@@ -62,6 +67,9 @@ var _ = redis.Cmder.NoRetry
 // the command keeps only its first key. The importing node may also import the hash slots of the
 // other keys, and would create keys there that have not arrived yet.
 func (c *command) SetErr(err error) {
+	if c.redirections != nil && !c.redirections.note(c, err) {
+		return
+	}
 	if c.crossSlot && redis.HasErrorPrefix(err, "ASK") {
 		c.afterASK = true
 	}
@@ -122,7 +130,7 @@ func (p *pipeline) add(g *dispatch.Group) {
 // reset recycles all commands.
 func (p *pipeline) reset() {
 	for _, c := range p.commands {
-		c.Cmder, c.crossSlot, c.afterASK = nil, false, false
+		c.Cmder, c.crossSlot, c.afterASK, c.redirections = nil, false, false, nil
 		clear(c.args)
 		clear(c.groups)
 		c.args, c.groups = c.args[:0], c.groups[:0]
@@ -133,24 +141,24 @@ func (p *pipeline) reset() {
 	p.commands, p.single = p.commands[:0], p.single[:0]
 }
 
-// run sends the commands and reads their replies. It reports whether Redis refused a command of
-// several groups. Redis does so if the keys are in different hash slots, if the user may not use
+// run sends the commands and reads their replies. On a cluster, a command's redirection number most ends
+// it. run reports whether Redis refused a command of several groups. Redis does so if the keys are in different hash slots, if the user may not use
 // MGET, or if the server does not know cross-slot scripts.
-func (p *pipeline) run(ctx context.Context) (refused bool) {
-	p.store.call(ctx, p.commands)
+func (p *pipeline) run(ctx context.Context, most int32) (refused bool) {
+	p.store.call(ctx, p.commands, most)
 	for _, c := range p.commands {
 		c.decode()
-		refused = refused || c.groups[0].Err == wire.ErrRetrySingle && c.Err() != nil
+		refused = refused || c.groups[0].Err == wire.ErrRetrySingle && c.Err() != nil && !isRedirection(c.Err())
 	}
 	return refused
 }
 
 // call sends commands by their scripts' SHA, and again with the source where Redis lacks it.
-func (s *Store) call(ctx context.Context, commands []*command) {
+func (s *Store) call(ctx context.Context, commands []*command, most int32) {
 	for _, c := range commands {
 		c.encode(ctx, s, true)
 	}
-	s.exec(ctx, commands)
+	s.exec(ctx, commands, most)
 	var missing []*command
 	for _, c := range commands {
 		if err := c.Err(); err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
@@ -159,12 +167,15 @@ func (s *Store) call(ctx context.Context, commands []*command) {
 		}
 	}
 	if missing != nil {
-		s.exec(ctx, missing)
+		s.exec(ctx, missing, most)
 	}
 }
 
 // exec sends commands. Failures become the commands' errors.
-func (s *Store) exec(ctx context.Context, commands []*command) {
+func (s *Store) exec(ctx context.Context, commands []*command, most int32) {
+	if s.nodes.refresh != nil {
+		ctx = newRedirections(ctx, commands, most)
+	}
 	if len(commands) == 1 {
 		_ = s.rdb.Process(ctx, commands[0])
 		return

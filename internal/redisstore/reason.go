@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -169,8 +170,17 @@ func IsDenied(err error) bool {
 // be one; ERR precedes it.
 const unauthenticated = "Protocol error: unauthenticated"
 
-// replyCode returns the code of an error reply: its first word, in capitals.
+// wrapped matches what Redis before 7.0, KeyDB and Dragonfly write before the error of a command that a script
+// calls, such as "ERR Error running script (call to f_8f): @user_script:1: @user_script: 1: -OOM …".
+var wrapped = regexp.MustCompile(`^(?:ERR )?Error running script \(call to [0-9a-z_]*\): ` +
+	`(?:@?user_script: ?[0-9]+: )*-?([A-Z]{2,}) `)
+
+// replyCode returns the code of an error reply: its first word, in capitals, or that of the command that failed
+// in a script.
 func replyCode(reply redis.Error) string {
+	if inner := wrapped.FindStringSubmatch(reply.Error()); inner != nil {
+		return inner[1]
+	}
 	if redis.HasErrorPrefix(reply, unauthenticated) {
 		return "NOAUTH"
 	}

@@ -188,6 +188,24 @@ func TestReasonsNameNoKey(t *testing.T) {
 		{replyError("ERR Protocol error: unauthenticated bulk length"), "NOAUTH", "NOAUTH"},
 		{replyError("ERR Protocol error: unauthenticated multibulk length"), "NOAUTH", "NOAUTH"},
 		{replyError("ERR Protocol error: invalid bulk length"), "ERR", "ERR"},
+		{replyError(inScript62 + "-OOM command not allowed when used memory > 'maxmemory'.   "), "OOM", "OOM"},
+		{replyError(inScript62 + "-READONLY You can't write against a read only replica.   "), "READONLY", "READONLY"},
+		{replyError(inScript62 + "-NOREPLICAS Not enough good replicas to write.   "), "NOREPLICAS", "NOREPLICAS"},
+		{replyError(inScript62 + "-MISCONF Redis is configured to save RDB snapshots, but it is currently not able to " +
+			"persist on disk."), "MISCONF", "MISCONF"},
+		{replyError(inScript62 + "Script attempted to access a non local key in a cluster node"), "ERR", "ERR"},
+		{replyError(inScript62 + "-ALICE@example.org is too large"), "ERR", "ERR"},
+		{replyError("ERR Error running script (call to f_8f55ae4a): @user_script:1: WRONGTYPE Operation against a key " +
+			"holding the wrong kind of value"), "WRONGTYPE", "WRONGTYPE"},
+		{replyError("ERR Error running script (call to f_8f55ae4a): @user_script:1: user_script:1: attempt to index nil"),
+			"ERR", "ERR"},
+		{replyError("Error running script (call to 8f55ae4a): @user_script:2: -ERR This Redis command is not allowed " +
+			"from script"), "ERR", "ERR"},
+		{replyError("Error running script (call to 8f55ae4a): @user_script:2: -OOM Out of memory"), "OOM", "OOM"},
+		{replyError("OOM command not allowed when used memory > 'maxmemory'. script: 8f55ae4a, on @user_script:1."),
+			"OOM", "OOM"},
+		{replyError("READONLY You can't write against a read only replica. script: 8f55ae4a, on @user_script:1."),
+			"READONLY", "READONLY"},
 		{redis.Nil, "a nil reply", "reply"},
 		{errors.New("alice@example.org"), "an error of the client of type *fmt.wrapError", "client"},
 	} {
@@ -195,6 +213,29 @@ func TestReasonsNameNoKey(t *testing.T) {
 		require.Equal(t, row.want, reason(err))
 		require.Equal(t, row.word, Word(err), row.err)
 	}
+}
+
+// inScript62 begins the reply of Redis 6.2, and of those before, if a script's command may not run.
+const inScript62 = "ERR Error running script (call to f_8f55ae4a3be429c6d38c5d5db3e80edf89197b64): @user_script:41: " +
+	"@user_script: 41: "
+
+// TestAnotherMasterMayBeThere by some replies, also by those of a script's command.
+func TestAnotherMasterMayBeThere(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]bool{
+		"READONLY You can't write against a read only replica.":                            true,
+		inScript62 + "-READONLY You can't write against a read only replica.":              true,
+		inScript62 + "-NOREPLICAS Not enough good replicas to write.":                      true,
+		"NOREPLICAS Not enough good replicas to write.":                                    true,
+		"LOADING Redis is loading the dataset in memory":                                   true,
+		"MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.": true,
+		inScript62 + "-OOM command not allowed when used memory > 'maxmemory'.":            false,
+		"ERR READONLY": false,
+	} {
+		require.Equal(t, want, isStale(fmt.Errorf("of a hook: %w", replyError(text))), text)
+	}
+	require.False(t, isStale(nil))
+	require.False(t, isStale(io.EOF))
 }
 
 // replyError is an error reply of Redis.

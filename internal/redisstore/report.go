@@ -30,23 +30,34 @@ func (s *Store) Report(ctx context.Context, updates []inflight.Update) (reported
 			commands = append(commands, c)
 		}
 	}
+	if redirected := s.report(ctx, commands, followNone); redirected != nil {
+		s.report(ctx, redirected, followOne)
+	}
+	return reported
+}
+
+// report sends reports, and returns those that a cluster redirects. A command's redirection number most
+// ends it.
+func (s *Store) report(ctx context.Context, commands []*command, most int32) (redirected []*command) {
 	_, err := dispatch.Bounded(ctx, dispatch.EndGrace, func() (struct{}, error) {
-		s.call(ctx, commands)
+		s.call(ctx, commands, most)
 		return struct{}{}, nil
 	})
 	if err != nil {
-		return reported // the commands may still be written to
+		return nil // the commands may still be written to
 	}
 	for _, c := range commands {
 		s.nodes.noteStale(ctx, c.slots(s), c.Err())
 		switch reply, err := c.reply(), c.Err(); {
 		case err == nil && reply != nil:
 			wire.DecodeReport(c.reported, reply)
+		case most == followNone && s.nodes.refresh != nil && isRedirection(err):
+			redirected = append(redirected, c)
 		case err != nil && IsCommandError(err):
 			s.logErrorReply(err)
 		}
 	}
-	return reported
+	return redirected
 }
 
 // slots returns the name of the first slots of a report.

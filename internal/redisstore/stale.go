@@ -3,6 +3,7 @@ package redisstore
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -29,10 +30,13 @@ type staleConns struct {
 	closed     sync.Map // has a *redis.Client whose connections were closed less than a stalePause ago
 }
 
+// staleReplies are the codes of replies by which another server may be the master at this address.
+var staleReplies = []string{"READONLY", "MASTERDOWN", "LOADING", "NOREPLICAS"}
+
 // isStale reports whether a reply means that another server may be the master at this address.
 func isStale(err error) bool {
-	return err != nil && (redis.IsReadOnlyError(err) || redis.IsMasterDownError(err) || redis.IsLoadingError(err) ||
-		redis.IsNoReplicasError(err))
+	var reply redis.Error
+	return err != nil && errors.As(err, &reply) && slices.Contains(staleReplies, replyCode(reply))
 }
 
 // note notes the error of a client's command.

@@ -75,6 +75,9 @@ func (s *Store) Close() {
 // a call on several keys with TRYAGAIN.
 func (s *Store) Do(ctx context.Context, c *dispatch.Call) error {
 	wire.SetNames(c, s.prefix)
+	if s.nodes.refresh != nil {
+		return s.nodes.doOnCluster(ctx, c)
+	}
 	for {
 		if err := s.nodes.dispatcher(&c.Names[0]).Do(ctx, c); err != dispatch.ErrRetired {
 			return err
@@ -92,8 +95,8 @@ func (s *Store) mayCoalesce() bool { return s.singleKeyUntil.Load() <= time.Now(
 func (s *Store) Separate() { s.singleKeyUntil.Store(time.Now().Add(singleKeyTime).Unix()) }
 
 // send sends a batch, in shared commands where coalescing allows them. The error means that the
-// server serves nobody.
-func (s *Store) send(ctx context.Context, b *dispatch.Batch, coalescing *coalescing) error {
+// server serves nobody. On a cluster, a command's redirection number most ends it.
+func (s *Store) send(ctx context.Context, b *dispatch.Batch, coalescing *coalescing, most int32) error {
 	for _, g := range b.Groups {
 		if err := s.load(ctx, wire.For(g.Buckets)); err != nil {
 			for _, g := range b.Groups {
@@ -112,7 +115,7 @@ func (s *Store) send(ctx context.Context, b *dispatch.Batch, coalescing *coalesc
 		coalescing = nil
 	}
 	p.build(b.Groups, coalescing)
-	refused := p.run(ctx)
+	refused := p.run(ctx, most)
 	var alone []*dispatch.Group
 	for _, g := range b.Groups {
 		if g.Err == wire.ErrRetrySingle {
@@ -121,7 +124,7 @@ func (s *Store) send(ctx context.Context, b *dispatch.Batch, coalescing *coalesc
 	}
 	if alone != nil {
 		p.build(alone, nil)
-		p.run(ctx)
+		p.run(ctx, most)
 		for _, g := range alone {
 			if refused && g.Err == nil {
 				s.Separate() // refused together, accepted alone
@@ -129,7 +132,7 @@ func (s *Store) send(ctx context.Context, b *dispatch.Batch, coalescing *coalesc
 		}
 	}
 	for _, g := range b.Groups {
-		if g.Err != nil && IsCommandError(g.Err) {
+		if g.Err != nil && IsCommandError(g.Err) && (most != followNone || !isRedirection(g.Err)) {
 			s.logErrorReply(g.Err)
 		}
 	}
@@ -186,6 +189,9 @@ func (t *Throttle) Allow() bool {
 var serverErrors = []string{"LOADING", "BUSY", "NOAUTH", "WRONGPASS", "MASTERDOWN", "CLUSTERDOWN",
 	"max number of clients", unauthenticated}
 
+// unservedSlot begins the reply about keys of a hash slot that no server has. Others have one.
+const unservedSlot = "CLUSTERDOWN Hash slot not served"
+
 // IsErrorReply reports whether an error is an error reply of Redis.
 func IsErrorReply(err error) bool {
 	var reply redis.Error
@@ -197,6 +203,9 @@ func IsErrorReply(err error) bool {
 func IsCommandError(err error) bool {
 	if !IsErrorReply(err) {
 		return false
+	}
+	if redis.HasErrorPrefix(err, unservedSlot) {
+		return true
 	}
 	for _, code := range serverErrors {
 		if redis.HasErrorPrefix(err, code) {

@@ -23,11 +23,12 @@ type transport struct {
 	// coalescing says how groups share commands; nil if they do not, because the keys' servers are
 	// unknown.
 	coalescing *coalescing
+	most       int32 // the redirection that ends a command on a cluster
 }
 
 // Send implements [dispatch.Transport].
 func (t *transport) Send(ctx context.Context, b *dispatch.Batch) error {
-	err := t.nodes.store.send(ctx, b, t.coalescing)
+	err := t.nodes.store.send(ctx, b, t.coalescing, t.most)
 	for _, g := range b.Groups {
 		t.nodes.stale.note(t.node, g.Err)
 	}
