@@ -7,6 +7,7 @@ import (
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
 	"github.com/ginlimit/ginlimit/internal/dispatch"
+	"github.com/ginlimit/ginlimit/internal/receipt"
 	"github.com/ginlimit/ginlimit/internal/redisstore"
 	"github.com/ginlimit/ginlimit/internal/rules"
 	"github.com/ginlimit/ginlimit/internal/wire"
@@ -267,6 +268,9 @@ func (t *together) judge(e *Engine, c *dispatch.Call) {
 		charges = c.Buckets[i].Fits(c.States[i], charges, c.Op.Tokens(i))
 	}
 	wire.Split(c, t.calls)
+	if charges > 0 && !t.keepsSlots(e, c.Sent) {
+		charges = 0
+	}
 	for i, single := range t.calls {
 		ask, answer, found := t.asks[i], t.answers[i], single.States
 		_, fits := ask.Set.Fit(rules.All, found, single.Op)
@@ -276,12 +280,44 @@ func (t *together) judge(e *Engine, c *dispatch.Call) {
 		answer.receipt.Fill(c.Sent, found)
 		single.Sent, single.Received = c.Sent, c.Received
 		e.noteBan(single, ask, answer)
-		e.endAttempt(single, answer, nil)
+		if charges > 0 {
+			answer.attempt = single.Attempt.Number
+		} else {
+			e.endAttempt(single, answer, nil)
+		}
 		answer.allowFree(ask.N)
 		if charges > 0 || !fits {
 			e.noteDecision(single, charges > 0)
 		}
 	}
+}
+
+// keepsSlots ends the attempts of calls that Redis has granted. It is false if this process has all slots of one
+// already. Then it gives back what Redis took of each.
+func (t *together) keepsSlots(e *Engine, sent time.Time) bool {
+	kept := 0
+	for kept < len(t.calls) {
+		t.calls[kept].Sent = sent
+		if !e.keepsSlot(t.calls[kept]) {
+			break
+		}
+		kept++
+	}
+	if kept == len(t.calls) {
+		return true
+	}
+	surplus := make([]Charge, len(t.calls))
+	for i, c := range t.calls {
+		surplus[i] = Charge{of: t.asks[i].Subject, n: c.Op.N, receipt: receipt.New(e.Timeout)}
+		if surplus[i].receipt.Fill(sent, c.States); i >= kept {
+			e.loseAttempt(c)
+		} else if c.Attempt.Number > 0 {
+			e.slots.Release(c.Key, c.Attempt.Number)
+			e.wake(c.Key, false)
+		}
+	}
+	e.giveBackSurplus(surplus)
+	return false
 }
 
 // giveBackAll gives back what was just taken, as another Ask was denied, and waits for that as long

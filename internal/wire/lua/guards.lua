@@ -26,9 +26,9 @@
 -- ARGV[last]         k
 --
 -- Reply: a list: the reply for the limits (see decide.lua); with a ban, its remaining milliseconds
--- before and after this call; with slots, how many of each key were in use, or are for processes
--- that have waited for longer; and if it waits, 2^21 times its place among the processes that do, up
--- to 1023.
+-- before and after this call; with slots, for each key the sum of how many were in use, or are for
+-- processes that have waited for longer; if it waits, 2^21 times its place among the processes that
+-- do, up to 1023; and 2^31 times how many slots other processes hold.
 --
 -- An attempt that has already ended, at any of the keys, is late: nobody waits for it, so its charge
 -- takes no slot and is not denied. It takes tokens if one after it in the list is not late: the
@@ -187,7 +187,7 @@ for _, s in ipairs(slots) do
     writeTurns(s.turns)
   elseif s.lacks then
     writeTurns(s.turns, s.turns.now + waits)
-    s.used = min(s.used, 2 ^ 21 - 1) + min(s.turns.before + 1, 1023) * 2 ^ 21
+    s.place = min(s.turns.before + 1, 1023)
   end
 end
 for _, s in ipairs(slots) do
@@ -227,5 +227,8 @@ if ban then
   end
   reply[#reply + 1], reply[#reply + 2] = before, after
 end
-for _, s in ipairs(slots) do reply[#reply + 1] = s.used end
+local most = 2 ^ 21 - 1
+for _, s in ipairs(slots) do
+  reply[#reply + 1] = min(s.used, most) + (s.place or 0) * 2 ^ 21 + min(s.others, most) * 2 ^ 31
+end
 return reply
