@@ -128,9 +128,9 @@ func (e *Engine) lookAtRest(ctx context.Context, asks []Ask, answers []Answer) {
 }
 
 // banFor denies one Ask, which was found to be denied, so that it bans: a look does not. It is false if there
-// are tokens meanwhile, which are given back. In an outage it asks nobody a second time.
+// are tokens meanwhile, which are given back. In an outage this process bans, and nobody is asked a second time.
 func (e *Engine) banFor(ctx context.Context, ask []Ask, answer []Answer) (denied bool, err error) {
-	if ask[0].whichBan() == bucket.NoBans || answer[0].Banned || answer[0].withoutStore() {
+	if ask[0].whichBan() == bucket.NoBans || answer[0].Banned || answer[0].Source == FromOpen {
 		return true, nil
 	}
 	if !e.background.Begin() { // Close waits for what is given back
@@ -138,11 +138,30 @@ func (e *Engine) banFor(ctx context.Context, ask []Ask, answer []Answer) (denied
 	}
 	defer e.background.Done()
 	ask[0].Settles, ask[0].Leases = true, false
-	if err = e.takeNow(ctx, ask, answer); err != nil || !answer[0].Allowed {
+	if answer[0].Source == FromLocal {
+		err = e.takeLocally(ctx, &ask[0], &answer[0])
+	} else {
+		err = e.takeNow(ctx, ask, answer)
+	}
+	if err != nil || !answer[0].Allowed {
 		return true, err
 	}
 	e.giveBackAll(ctx, ask, answer)
 	return false, nil
+}
+
+// takeLocally takes the tokens of an Ask on which this process has decided before, without the store.
+func (e *Engine) takeLocally(ctx context.Context, ask *Ask, answer *Answer) error {
+	c := e.call(takeOf(ask), &ask.Subject, rules.All)
+	defer e.release(c)
+	answer.reset()
+	answer.begin(e, ask, c)
+	if c.Op.Bans = ask.whichBan(); ask.attempts() {
+		e.beginAttempt(c, ask)
+	}
+	err := e.fallBack(ctx, c, ask, answer, answer.Err)
+	e.endAttempt(c, answer, err)
+	return err
 }
 
 // bansOf returns how many of the Asks may ban their client. A script knows one ban.
@@ -326,7 +345,7 @@ func (e *Engine) giveBackAll(ctx context.Context, asks []Ask, answers []Answer) 
 	var taken []*Charge
 	for i := range answers {
 		answer := &answers[i]
-		for j := range answer.Statuses {
+		for j := 0; j < len(answer.Statuses) && answer.Granted > 0; j++ {
 			answer.Statuses[j].GiveBack(asks[i].Set, asks[i].N)
 		}
 		if answer.Decided && answer.Source != FromStatic && answer.Granted > 0 {

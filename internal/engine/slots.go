@@ -35,12 +35,12 @@ func (a *Ask) attempts() bool { return a.scope == rules.All && a.Set.Slots() >= 
 func (a *Ask) slots() int64 { return a.Set.Buckets(rules.All)[a.Set.Slots()].Capacity }
 
 // whichBan returns which denials of an Ask ban the client. While a request waits none does, and with a queue
-// none for want of a slot.
+// none for want of a slot, also in a dry run, which does not wait.
 func (a *Ask) whichBan() bucket.Bans {
 	switch {
 	case !a.Set.Bans() || a.UpTo || a.waits():
 		return bucket.NoBans
-	case a.queues():
+	case a.queues() || a.Queue.Wait > 0:
 		return bucket.LimitBans
 	}
 	return bucket.AllBans
