@@ -62,8 +62,9 @@ func Prohibited() Limit { return PerSecond(0) }
 // return an error. A policy has at most one such limit.
 //
 // A process that dies frees its slots within 10 s. A process that is frozen or cannot reach Redis keeps them
-// for 7 s; after that more than n may be in flight. Without Redis, each process has its share of n, at least
-// 1.
+// for 7 s; after that more than n may be in flight. No process ever has more than n itself, except by [FailOpen].
+// While Redis is late, a process goes by what the others held when Redis said so last, so that they may have more than
+// n together for a moment (see docs/guide.md). Without Redis, each process has its share of n, at least 1.
 func InFlight(n int) Limit { return Limit{InFlight: n} }
 
 // WithBurst returns the limit with a bucket of n tokens. Zero means its Rate.

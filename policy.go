@@ -229,12 +229,12 @@ func (p *Policy) askOf(client string, limits *policyLimits) engine.Ask {
 	return ask
 }
 
-// askFor returns the question of a request of n tokens, which may wait.
+// askFor returns the question of a request of n tokens, which may wait unless it is a dry run.
 func (p *Policy) askFor(client string, limits *policyLimits, n int) engine.Ask {
 	ask := p.askOf(client, limits)
 	ask.N = int64(n)
-	if !p.dryRun {
-		ask.Queue = p.asks.queue
+	if ask.Queue = p.asks.queue; p.dryRun {
+		ask.Queue.Length = 0
 	}
 	return ask
 }

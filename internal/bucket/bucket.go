@@ -42,7 +42,7 @@ type State struct {
 	// Of a window, in milliseconds:
 	Soon  int64 // until it has more tokens than after the charge; of slots, its process' place among those that wait, or 0
 	Wait  int64 // until one more charge fits; of a ban, how long it lasts after the denial that caused it
-	Reset int64 // until it is full, or until its calendar period ends
+	Reset int64 // until it is full, or until its calendar period ends; of slots, how many other processes hold
 
 	// Wait of tenants is until the charge fits that was denied. Wait of a token bucket is until the
 	// charge fits that is denied, if that is held (see Hold), else 0.

@@ -28,6 +28,9 @@ func (b *Background) Begin() bool {
 // Done notes the end of work.
 func (b *Background) Done() { b.all.Done() }
 
+// Go calls f in another goroutine. Work that calls it must have begun.
+func (b *Background) Go(f func()) { b.all.Go(f) }
+
 // Close returns when all work has ended, or after a time, because a hook of the client may hang.
 func (b *Background) Close(most time.Duration) {
 	b.mu.Lock()

@@ -154,6 +154,37 @@ func TestBansInAnOutageAreNotCounted(t *testing.T) {
 	})
 }
 
+// TestADenialInAnOutageBans, whether the request would have waited for its tokens or not: once it is denied.
+func TestADenialInAnOutageBans(t *testing.T) {
+	for _, length := range []int{0, 1} {
+		for _, before := range []bool{false, true} { // another Ask of the request denies first
+			for _, slots := range []bool{false, true} {
+				inBubbleRun(t, fmt.Sprint(length, before, slots), func(t *testing.T, b *bench) {
+					e := b.redis(t)
+					b.outage(t, e)
+					one, first := banning("k", time.Hour), ask("first", setOf(perHour(1)))
+					if slots {
+						one.Set = setOf(perHour(10), bucket.NewBan(time.Hour.Milliseconds(), time.Hour.Milliseconds()), bucket.NewSlots(20))
+					}
+					one.Failure, first.Failure = engine.FailLocal, engine.FailLocal
+					take(t, e, 10, one)
+					asks := []engine.Ask{one}
+					if before {
+						take(t, e, 1, first)
+						asks = []engine.Ask{first, one}
+					}
+					answers := make([]engine.Answer, len(asks))
+					require.NoError(t, takeInLine(t.Context(), e, 1, asks, answers, engine.Queue{Length: length, Wait: time.Second}))
+					last := answers[len(asks)-1]
+					require.False(t, last.Allowed)
+					require.True(t, last.Banned)
+					require.Equal(t, time.Hour, take(t, e, 1, one).RetryAfter)
+				})
+			}
+		}
+	}
+}
+
 // TestAProcessKnowsOfSoManyBans, and of another once one of them has ended. It looks for that once
 // a second at most.
 func TestAProcessKnowsOfSoManyBans(t *testing.T) {

@@ -20,7 +20,7 @@ type Request struct {
 
 // Queue says how a request waits for what it lacks of an Ask. The zero Queue does not wait.
 type Queue struct {
-	Length int           // how many requests of the Ask's client wait in this process
+	Length int           // how many requests of the Ask's client wait in this process; 0 in a dry run, which does not wait
 	Wait   time.Duration // for how long
 	// Endless is the queue of a Wait, the only Ask of its request: it has no length, and lasts as long as the
 	// context unless Wait is set, through bans, and through an outage in which nobody else may decide. It ends

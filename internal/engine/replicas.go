@@ -31,8 +31,9 @@ type replica struct {
 	local *memory.Store // decides if Redis does not
 	count atomic.Int64  // of replicas; 0 until Redis has answered
 
-	slots   sync.Mutex // held while one of the engines takes a slot of a client without Redis
-	mu      sync.Mutex // guards the fields below
+	several atomic.Bool // there are further engines
+	slots   sync.Mutex  // held while one of several engines takes a slot of a client
+	mu      sync.Mutex  // guards the fields below
 	engines []weak.Pointer[Engine]
 	counter weak.Pointer[Engine] // one of them
 	counts  []int64              // the newest ones that Redis returned, at most replicaCounts
@@ -87,6 +88,7 @@ func (e *Engine) joinReplica() *replica {
 	defer r.mu.Unlock()
 	r.engines = slices.DeleteFunc(r.engines, func(e weak.Pointer[Engine]) bool { return e.Value() == nil })
 	r.engines = append(r.engines, weak.Make(e))
+	r.several.Store(len(r.engines) > 1)
 	return r
 }
 
@@ -190,6 +192,7 @@ func (r *replica) leave(e *Engine) attempts {
 	r.engines = slices.DeleteFunc(r.engines, func(other weak.Pointer[Engine]) bool {
 		return other.Value() == e || other.Value() == nil
 	})
+	r.several.Store(len(r.engines) > 1)
 	if len(r.engines) == 0 && inProcess.replicas[r.name].Value() == r {
 		delete(inProcess.replicas, r.name)
 	}
@@ -206,6 +209,16 @@ func (e *Engine) leaveReplicas() {
 		defer cancel()
 		e.redis.Report(ctx, []inflight.Update{{Key: string(e.key(&e.replica.slot)), Ended: left.number, Doubt: left.late}})
 	}
+}
+
+// siblings returns how many slots of a key the other engines of this process hold. They take none until unlock is
+// called.
+func (e *Engine) siblings(key []byte) (held int64, unlock func()) {
+	if e.replica == nil || !e.replica.several.Load() {
+		return 0, func() {}
+	}
+	e.replica.slots.Lock()
+	return e.replica.heldByOthers(e, key), e.replica.slots.Unlock
 }
 
 // heldByOthers returns how many slots of a key the other engines of an engine's replica hold.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
 	"github.com/ginlimit/ginlimit/internal/dispatch"
+	"github.com/ginlimit/ginlimit/internal/receipt"
 	"github.com/ginlimit/ginlimit/internal/redisstore"
 	"github.com/ginlimit/ginlimit/internal/rules"
 	"github.com/ginlimit/ginlimit/internal/wire"
@@ -127,9 +128,9 @@ func (e *Engine) lookAtRest(ctx context.Context, asks []Ask, answers []Answer) {
 }
 
 // banFor denies one Ask, which was found to be denied, so that it bans: a look does not. It is false if there
-// are tokens meanwhile, which are given back. In an outage it asks nobody a second time.
+// are tokens meanwhile, which are given back. In an outage this process bans, and nobody is asked a second time.
 func (e *Engine) banFor(ctx context.Context, ask []Ask, answer []Answer) (denied bool, err error) {
-	if ask[0].whichBan() == bucket.NoBans || answer[0].Banned || answer[0].withoutStore() {
+	if ask[0].whichBan() == bucket.NoBans || answer[0].Banned || answer[0].Source == FromOpen {
 		return true, nil
 	}
 	if !e.background.Begin() { // Close waits for what is given back
@@ -137,11 +138,30 @@ func (e *Engine) banFor(ctx context.Context, ask []Ask, answer []Answer) (denied
 	}
 	defer e.background.Done()
 	ask[0].Settles, ask[0].Leases = true, false
-	if err = e.takeNow(ctx, ask, answer); err != nil || !answer[0].Allowed {
+	if answer[0].Source == FromLocal {
+		err = e.takeLocally(ctx, &ask[0], &answer[0])
+	} else {
+		err = e.takeNow(ctx, ask, answer)
+	}
+	if err != nil || !answer[0].Allowed {
 		return true, err
 	}
 	e.giveBackAll(ctx, ask, answer)
 	return false, nil
+}
+
+// takeLocally takes the tokens of an Ask on which this process has decided before, without the store.
+func (e *Engine) takeLocally(ctx context.Context, ask *Ask, answer *Answer) error {
+	c := e.call(takeOf(ask), &ask.Subject, rules.All)
+	defer e.release(c)
+	answer.reset()
+	answer.begin(e, ask, c)
+	if c.Op.Bans = ask.whichBan(); ask.attempts() {
+		e.beginAttempt(c, ask)
+	}
+	err := e.fallBack(ctx, c, ask, answer, answer.Err)
+	e.endAttempt(c, answer, err)
+	return err
 }
 
 // bansOf returns how many of the Asks may ban their client. A script knows one ban.
@@ -267,6 +287,9 @@ func (t *together) judge(e *Engine, c *dispatch.Call) {
 		charges = c.Buckets[i].Fits(c.States[i], charges, c.Op.Tokens(i))
 	}
 	wire.Split(c, t.calls)
+	if charges > 0 && !t.keepsSlots(e, c.Sent) {
+		charges = 0
+	}
 	for i, single := range t.calls {
 		ask, answer, found := t.asks[i], t.answers[i], single.States
 		_, fits := ask.Set.Fit(rules.All, found, single.Op)
@@ -276,12 +299,44 @@ func (t *together) judge(e *Engine, c *dispatch.Call) {
 		answer.receipt.Fill(c.Sent, found)
 		single.Sent, single.Received = c.Sent, c.Received
 		e.noteBan(single, ask, answer)
-		e.endAttempt(single, answer, nil)
+		if charges > 0 {
+			answer.attempt = single.Attempt.Number
+		} else {
+			e.endAttempt(single, answer, nil)
+		}
 		answer.allowFree(ask.N)
 		if charges > 0 || !fits {
 			e.noteDecision(single, charges > 0)
 		}
 	}
+}
+
+// keepsSlots ends the attempts of calls that Redis has granted. It is false if this process has all slots of one
+// already. Then it gives back what Redis took of each.
+func (t *together) keepsSlots(e *Engine, sent time.Time) bool {
+	kept := 0
+	for kept < len(t.calls) {
+		t.calls[kept].Sent = sent
+		if !e.keepsSlot(t.calls[kept]) {
+			break
+		}
+		kept++
+	}
+	if kept == len(t.calls) {
+		return true
+	}
+	surplus := make([]Charge, len(t.calls))
+	for i, c := range t.calls {
+		surplus[i] = Charge{of: t.asks[i].Subject, n: c.Op.N, receipt: receipt.New(e.Timeout)}
+		if surplus[i].receipt.Fill(sent, c.States); i >= kept {
+			e.loseAttempt(c)
+		} else if c.Attempt.Number > 0 {
+			e.slots.Release(c.Key, c.Attempt.Number)
+			e.wake(c.Key, false)
+		}
+	}
+	e.giveBackSurplus(surplus)
+	return false
 }
 
 // giveBackAll gives back what was just taken, as another Ask was denied, and waits for that as long
@@ -290,7 +345,7 @@ func (e *Engine) giveBackAll(ctx context.Context, asks []Ask, answers []Answer) 
 	var taken []*Charge
 	for i := range answers {
 		answer := &answers[i]
-		for j := range answer.Statuses {
+		for j := 0; j < len(answer.Statuses) && answer.Granted > 0; j++ {
 			answer.Statuses[j].GiveBack(asks[i].Set, asks[i].N)
 		}
 		if answer.Decided && answer.Source != FromStatic && answer.Granted > 0 {

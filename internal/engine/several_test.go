@@ -452,3 +452,20 @@ func TestTakeTakesOfEveryAskOrOfNone(t *testing.T) {
 		require.EqualValues(t, 15, left(t, e, one))
 	})
 }
+
+// TestADenialGivesBackNoSlotThatWasNotTaken: at a cost of 0 none is.
+func TestADenialGivesBackNoSlotThatWasNotTaken(t *testing.T) {
+	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
+		for cost := range int64(2) {
+			slots, hour := acquiring(fmt.Sprint("slots ", cost), 5), ask(fmt.Sprint("hour ", cost), setOf(perHour(1)))
+			take(t, e, 1, slots)
+			take(t, e, 1, hour)
+			asks, answers := []engine.Ask{slots, hour}, make([]engine.Answer, 2)
+			asks[0].N, asks[1].N = cost, 1
+			require.NoError(t, e.Take(t.Context(), engine.Request{Asks: asks, Answers: answers}))
+			require.False(t, answers[1].Allowed)
+			require.EqualValues(t, 4, answers[0].Statuses[1].Remaining, "at a cost of %d", cost)
+			require.EqualValues(t, 999, answers[0].Statuses[0].Remaining, "at a cost of %d", cost)
+		}
+	})
+}

@@ -7,6 +7,7 @@ import (
 	"github.com/ginlimit/ginlimit/internal/bucket"
 	"github.com/ginlimit/ginlimit/internal/dispatch"
 	"github.com/ginlimit/ginlimit/internal/inflight"
+	"github.com/ginlimit/ginlimit/internal/receipt"
 	"github.com/ginlimit/ginlimit/internal/rules"
 )
 
@@ -30,13 +31,16 @@ func (e *Engine) Release(charge *Charge) {
 // attempts reports whether a decision on an Ask takes a slot.
 func (a *Ask) attempts() bool { return a.scope == rules.All && a.Set.Slots() >= 0 }
 
+// slots returns how many slots an Ask's key has, if it attempts to take one.
+func (a *Ask) slots() int64 { return a.Set.Buckets(rules.All)[a.Set.Slots()].Capacity }
+
 // whichBan returns which denials of an Ask ban the client. While a request waits none does, and with a queue
-// none for want of a slot.
+// none for want of a slot, also in a dry run, which does not wait.
 func (a *Ask) whichBan() bucket.Bans {
 	switch {
 	case !a.Set.Bans() || a.UpTo || a.waits():
 		return bucket.NoBans
-	case a.queues():
+	case a.queues() || a.Queue.Wait > 0:
 		return bucket.LimitBans
 	}
 	return bucket.AllBans
@@ -61,10 +65,65 @@ func (e *Engine) decideGuarded(ctx context.Context, c *dispatch.Call, ask *Ask, 
 	if err == nil {
 		e.noteBan(c, ask, answer)
 	}
-	if !answer.recalled {
+	switch {
+	case answer.recalled:
+	case err == nil && answer.Source == FromStore && answer.Granted > 0:
+		e.endGranted(c, ask, answer)
+	default:
 		e.endAttempt(c, answer, err)
 	}
 	return err
+}
+
+// endGranted ends the attempt of a call that Redis has granted. If this process has all slots already, as it took
+// some without Redis meanwhile, the answer denies, and what Redis took is given back.
+func (e *Engine) endGranted(c *dispatch.Call, ask *Ask, answer *Answer) {
+	if e.keepsSlot(c) {
+		answer.attempt = c.Attempt.Number
+		return
+	}
+	surplus := Charge{of: ask.Subject, n: answer.Granted, receipt: receipt.New(e.Timeout)}
+	surplus.receipt.Fill(c.Sent, c.States)
+	e.giveBackSurplus([]Charge{surplus})
+	answer.Statuses = answer.Statuses[:0]
+	answer.judge(c, ask, FromStore)
+}
+
+// keepsSlot ends the attempt of a call that Redis has granted. It is false if this process has all slots already; then
+// the states say that none is left.
+func (e *Engine) keepsSlot(c *dispatch.Call) bool {
+	if c.Attempt.Number == 0 {
+		return true
+	}
+	slots := bucket.At(c.Buckets, bucket.Slots)
+	b, s, outcome := &c.Buckets[slots], &c.States[slots], inflight.Granted
+	if b.Remaining(s.Level) > 1 {
+		outcome = inflight.Spare
+	}
+	others, unlock := e.siblings(c.Key)
+	defer unlock()
+	if e.slots.Answer(c.Key, c.Attempt.Number, outcome, newsOf(c), b.Capacity-others) {
+		return true
+	}
+	s.Level = max(s.Level, b.Capacity)
+	return false
+}
+
+// newsOf returns what an answer of Redis says of the slots of others.
+func newsOf(c *dispatch.Call) inflight.News {
+	return inflight.News{Others: c.States[bucket.At(c.Buckets, bucket.Slots)].Reset, Sent: c.Sent}
+}
+
+// giveBackSurplus gives back, in the background, what Redis took with slots that this process did not keep. What cannot
+// be given back stays taken.
+func (e *Engine) giveBackSurplus(charges []Charge) {
+	e.background.Go(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), e.Timeout)
+		defer cancel()
+		for i := range charges {
+			_ = e.giveBack(ctx, &charges[i])
+		}
+	})
 }
 
 // beginAttempt numbers a call's attempt to take a slot, if it makes one.
@@ -90,7 +149,7 @@ func (e *Engine) noteBan(c *dispatch.Call, ask *Ask, answer *Answer) {
 	}
 }
 
-// endAttempt keeps whether the attempt of a call holds a slot.
+// endAttempt ends the attempt of a call that Redis has not granted.
 func (e *Engine) endAttempt(c *dispatch.Call, answer *Answer, err error) {
 	if err == nil && answer.Source == FromStore && len(c.States) > 0 {
 		if slots := bucket.At(c.Buckets, bucket.Slots); slots >= 0 {
@@ -100,19 +159,17 @@ func (e *Engine) endAttempt(c *dispatch.Call, answer *Answer, err error) {
 	if c.Attempt.Number == 0 {
 		return
 	}
-	outcome := inflight.Denied
 	switch {
 	case err != nil:
-		outcome = inflight.Lost
-	case answer.Granted > 0:
-		answer.attempt, outcome = c.Attempt.Number, inflight.Granted
-		if slots := bucket.At(c.Buckets, bucket.Slots); answer.withoutStore() {
-			outcome = inflight.Local
-		} else if c.Buckets[slots].Remaining(c.States[slots].Level) > answer.Granted {
-			outcome = inflight.Spare
-		}
+		e.slots.End(c.Key, c.Attempt.Number, inflight.Lost)
+	case answer.Granted > 0: // without the store
+		answer.attempt = c.Attempt.Number
+		e.slots.End(c.Key, c.Attempt.Number, inflight.Local)
+	case answer.Decided && answer.Source == FromStore:
+		e.slots.Answer(c.Key, c.Attempt.Number, inflight.Denied, newsOf(c), 0)
+	default:
+		e.slots.End(c.Key, c.Attempt.Number, inflight.Denied)
 	}
-	e.slots.End(c.Key, c.Attempt.Number, outcome)
 }
 
 // report reports to Redis which slots this process holds. Redis forgets the slots of a dropped engine by

@@ -238,8 +238,7 @@ func (e *Engine) lineOf(ask *Ask) fifo.Name {
 	}
 	name := fifo.Name{Key: string(e.key(&ask.Subject)), Of: string(text)}
 	if ask.attempts() {
-		n := ask.Set.Buckets(rules.All)[ask.Set.Slots()].Capacity
-		name.Key, name.Of = slotsOf([]byte(name.Key)), strconv.FormatInt(n, 10)+" "+name.Of
+		name.Key, name.Of = slotsOf([]byte(name.Key)), strconv.FormatInt(ask.slots(), 10)+" "+name.Of
 	}
 	return name
 }

@@ -70,7 +70,10 @@ type record struct {
 	failed   bool      // its report failed; it waits until due
 	doubt    bool      // an attempt or a report may still arrive late
 	until    time.Time // end of the doubt
-	lingers  bool      // there is no slot, and it is remembered for a report or a doubt
+	lingers  bool      // there is no slot, and it is remembered for a report, a doubt or news
+	news     News      // the latest
+	heldThen int       // slots, at the time of the news, and those that Redis has granted since
+	alone    int       // slots that were taken without Redis since the news
 }
 
 type attempt struct {
@@ -141,7 +144,7 @@ func (c *Counts) editIn(s *shard, key []byte, f func(r *record)) bool {
 	slots := r.slots()
 	f(r)
 	c.total.Add(int64(r.slots() - slots))
-	return c.keepLocked(s, key, r) && (r.changed() || r.doubt || r.slots() > slots)
+	return c.keepLocked(s, key, r) && (r.changed() || r.doubt || r.lingers || r.slots() > slots)
 }
 
 // keepLocked lists a record that has changed, or forgets it if nothing is left. It reports whether it is kept.
@@ -150,7 +153,7 @@ func (c *Counts) keepLocked(s *shard, key []byte, r *record) bool {
 		r.reported, r.doubt = r.version, false
 	}
 	free := len(r.pending) == 0 && r.slots() == 0
-	lingers := free && (r.changed() || r.doubt) && (r.lingers || c.lingering.Load() < maxLingering)
+	lingers := free && (r.changed() || r.doubt || r.news.Others > 0) && (r.lingers || c.lingering.Load() < maxLingering)
 	if lingers != r.lingers {
 		change := int64(-1)
 		if r.lingers = lingers; lingers {
@@ -209,6 +212,7 @@ const (
 	Spare                  // such a slot, and others were left
 	Lost                   // no slot, though Redis may have granted one or may do so late
 	Local                  // a slot that Redis may not know of
+	surplus                // no slot, though Redis has granted one
 )
 
 // End ends an attempt, unless it has ended already.
@@ -216,12 +220,28 @@ func (c *Counts) End(key []byte, number int64, outcome Outcome) {
 	c.edit(key, func(r *record) { c.end(r, number, outcome) })
 }
 
-// Try ends an attempt without Redis. It holds a slot if f returns true for the number of held
-// slots. Redis may have granted it if it was sent.
-func (c *Counts) Try(key []byte, number int64, sent bool, f func(held int64) bool) {
+// Answer ends an attempt, unless it has ended already, by an answer of Redis: [Denied], [Granted] or [Spare]. It
+// reports whether the answer holds. If this process holds most slots or more, some of which Redis may not know of, it
+// gives a granted one back.
+func (c *Counts) Answer(key []byte, number int64, outcome Outcome, told News, most int64) (holds bool) {
+	holds = true
+	c.edit(key, func(r *record) {
+		before := r.slots()
+		if outcome != Denied && int64(before) >= most && r.find(number) >= 0 {
+			holds, outcome = false, surplus
+		}
+		c.end(r, number, outcome)
+		r.learn(told, r.slots()-before)
+	})
+	return holds
+}
+
+// Try ends an attempt without Redis. It holds a slot if f returns true for who holds slots. Redis may
+// have granted it if it was sent.
+func (c *Counts) Try(key []byte, number int64, sent bool, f func(h Holders) bool) {
 	c.edit(key, func(r *record) {
 		outcome := Denied
-		if f(int64(r.slots())) {
+		if f(r.holders()) {
 			outcome = Local
 		} else if sent {
 			outcome = Lost
@@ -250,6 +270,10 @@ func (c *Counts) end(r *record, number int64, outcome Outcome) {
 		}
 	case Local:
 		r.granted, r.unsure = append(r.granted, number), max(r.unsure, number)
+		r.alone++
+		c.markChanged(r)
+	case surplus:
+		r.unsure = max(r.unsure, number)
 		c.markChanged(r)
 	case Lost:
 		r.unsure = max(r.unsure, number)
@@ -293,6 +317,17 @@ func (c *Counts) Release(key []byte, number int64) {
 		}
 		c.markChanged(r)
 	})
+}
+
+// Holders returns who holds slots of a key.
+func (c *Counts) Holders(key []byte) (h Holders) {
+	s := c.shard(key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r := s.keys[string(key)]; r != nil {
+		h = r.holders()
+	}
+	return h
 }
 
 // Held returns the number of held slots of a key.

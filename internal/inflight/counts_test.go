@@ -125,7 +125,7 @@ func TestMemoryOfReleasedSlotsIsBounded(t *testing.T) {
 		for i := range 100_000 {
 			key := fmt.Append(nil, i)
 			a := c.Begin(key)
-			c.Try(key, a.Number, false, func(int64) bool { return true })
+			c.Try(key, a.Number, false, func(Holders) bool { return true })
 			c.Release(key, a.Number)
 		}
 		keys, changes := 0, 0
@@ -149,7 +149,7 @@ func TestChangesOfForgottenKeysAreBounded(t *testing.T) {
 		for i := range 300_000 {
 			key := fmt.Append(nil, i)
 			a := c.Begin(key)
-			c.Try(key, a.Number, false, func(int64) bool { return true })
+			c.Try(key, a.Number, false, func(Holders) bool { return true })
 			c.Release(key, a.Number)
 		}
 		synctest.Wait()

@@ -54,8 +54,10 @@ func (c *Counts) renewals(now time.Time, limit int) (updates []Update) {
 		s := &c.shards[c.reporter.renewalsFrom%shards]
 		s.mu.Lock()
 		for key, r := range s.keys {
-			if r.doubt && !r.until.After(now) {
-				r.doubt = false
+			if over, old := r.doubt && !r.until.After(now), r.news.Others > 0 && now.Sub(r.news.Sent) >= Life; over || old {
+				if r.doubt = r.doubt && !over; old {
+					r.news = News{}
+				}
 				c.keepLocked(s, []byte(key), r)
 			}
 			uncarried := r.carrier != 0 && r.changed() && !r.failed

@@ -46,7 +46,7 @@ type command struct {
 	args        []any
 	groups      []*dispatch.Group
 	updates     []inflight.Update // of a report of slots, instead of groups
-	reported    []bool            // of the updates
+	places      []int             // of the updates in their report
 	crossSlot   bool              // its keys may be in several hash slots
 	single      [1]int64          // the reply of an IntCmd
 	firstArgs   int               // how many args the first key alone needs, of several groups
@@ -195,8 +195,12 @@ func (s *Store) exec(ctx context.Context, commands []*command, most int32) {
 func (c *command) encode(ctx context.Context, s *Store, bySHA bool) {
 	c.hook, c.firstArgs, c.afterASK = s.hook, 0, false
 	if c.updates != nil {
-		c.args = s.Scripts.Call(c.args[:0], wire.Report, bySHA)
-		c.args = wire.AppendReport(c.args, c.updates, s.prefix, s.Process)
+		number := wire.Report
+		if c.crossSlot {
+			number = wire.ReportNode
+		}
+		c.args = s.Scripts.Call(c.args[:0], number, bySHA)
+		c.args, c.firstArgs = wire.AppendReport(c.args, c.updates, s.prefix, s.Process, c.crossSlot)
 	} else if number := wire.For(c.groups[0].Buckets); len(c.groups) == 1 {
 		c.args = s.Scripts.Call(c.args[:0], number, bySHA)
 		c.args = wire.AppendGroup(c.args, c.groups[0], s.Process)

@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/ginlimit/ginlimit/internal/dispatch"
@@ -17,47 +18,81 @@ const reportTimeout = 900 * time.Millisecond
 func (s *Store) Report(ctx context.Context, updates []inflight.Update) (reported []bool) {
 	ctx, cancel := context.WithTimeout(ctx, max(reportTimeout, s.Timeout))
 	defer cancel()
-	each := 1 // with several servers, keys may be on different ones
-	if s.Together() {
-		each = maxKeys
-	}
-	var commands []*command
 	reported = make([]bool, len(updates))
-	for from := 0; from < len(updates); from += each {
-		to := min(from+each, len(updates))
-		c := &command{updates: updates[from:to], reported: reported[from:to]}
-		if !s.nodes.dispatcher(c.slots(s)).Stats().Open {
-			commands = append(commands, c)
-		}
+	refused, alone, redirected := s.report(ctx, s.reports(updates), followNone, reported)
+	_, _, more := s.report(ctx, alone, followNone, reported)
+	if refused && slices.ContainsFunc(alone, func(c *command) bool { return reported[c.places[0]] }) {
+		s.Separate() // refused together, accepted alone
 	}
-	if redirected := s.report(ctx, commands, followNone); redirected != nil {
-		s.report(ctx, redirected, followOne)
-	}
+	s.report(ctx, append(redirected, more...), followOne, reported) // apart, as their servers may not answer
 	return reported
 }
 
-// report sends reports, and returns those that a cluster redirects. A command's redirection number most
-// ends it.
-func (s *Store) report(ctx context.Context, commands []*command, most int32) (redirected []*command) {
+// reports returns the commands that report updates, each of keys of one server.
+func (s *Store) reports(updates []inflight.Update) (commands []*command) {
+	last, open := map[*dispatch.Dispatcher]*command{}, map[*dispatch.Dispatcher]bool{}
+	for i := range updates {
+		d := s.nodes.dispatcher(wire.SlotsName(s.prefix, updates[i].Key))
+		c, known := last[d]
+		if !known {
+			open[d] = d.Stats().Open
+		}
+		if open[d] {
+			last[d] = nil
+			continue
+		}
+		crossSlot := s.nodes.refresh != nil && d != s.nodes.unrouted && s.mayCoalesce()
+		if c == nil || len(c.updates) == maxKeys || !crossSlot && !s.Together() {
+			c = new(command)
+			last[d], commands = c, append(commands, c)
+		}
+		c.updates, c.places = append(c.updates, updates[i]), append(c.places, i)
+		c.crossSlot = crossSlot && len(c.updates) > 1
+	}
+	return commands
+}
+
+// report sends reports and notes which updates arrived. It returns a command for each update of those that a node
+// refuses as it may not have all keys, whether one was refused for another reason, and the commands that a cluster
+// redirects. A command's redirection number most ends it.
+func (s *Store) report(ctx context.Context, commands []*command, most int32, reported []bool) (refused bool,
+	alone, redirected []*command) {
+	if len(commands) == 0 {
+		return false, nil, nil
+	}
 	_, err := dispatch.Bounded(ctx, dispatch.EndGrace, func() (struct{}, error) {
 		s.call(ctx, commands, most)
 		return struct{}{}, nil
 	})
 	if err != nil {
-		return nil // the commands may still be written to
+		return false, nil, nil // the commands may still be written to
 	}
 	for _, c := range commands {
 		s.nodes.noteStale(ctx, c.slots(s), c.Err())
-		switch reply, err := c.reply(), c.Err(); {
+		reply, err := c.reply(), c.Err()
+		arrived := make([]bool, len(c.updates))
+		moved := most == followNone && s.nodes.refresh != nil && isRedirection(err)
+		switch {
 		case err == nil && reply != nil:
-			wire.DecodeReport(c.reported, reply)
-		case most == followNone && s.nodes.refresh != nil && isRedirection(err):
+			if wire.DecodeReport(arrived, reply); c.afterASK {
+				clear(arrived[1:])
+			}
+		case moved && !c.crossSlot:
 			redirected = append(redirected, c)
-		case err != nil && IsCommandError(err):
+		case err == nil || !IsCommandError(err):
+			continue
+		case c.crossSlot:
+			refused = refused || !moved
+		default:
 			s.logErrorReply(err)
 		}
+		for i, place := range c.places {
+			if reported[place] = arrived[i]; !arrived[i] && c.crossSlot {
+				alone = append(alone, &command{updates: c.updates[i : i+1], places: c.places[i : i+1]})
+			}
+		}
 	}
-	return redirected
+	return refused, alone, redirected
 }
 
 // slots returns the name of the first slots of a report.

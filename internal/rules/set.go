@@ -162,6 +162,17 @@ func (s *Set) Share(replicas int64) *Set {
 	return &share
 }
 
+// WithSlotsOf returns the share of a set, whose slots are not shared.
+func (s *Set) WithSlotsOf(whole *Set) *Set {
+	if s == whole {
+		return s
+	}
+	share := *s
+	share.resources = slices.Clone(s.resources)
+	share.resources[s.Slots()] = whole.resources[whole.Slots()]
+	return &share
+}
+
 // Buckets returns the resources in a scope.
 func (s *Set) Buckets(scope Scope) []bucket.Bucket {
 	switch scope {

@@ -66,6 +66,9 @@ var recipes = [Limits]recipe{
 	Mixed:          {kinds: bucket.Modules()},
 }
 
+// crossSlot is the first line of a script whose keys may be in several hash slots. Only its first key is declared.
+const crossSlot = "#!lua flags=allow-cross-slot-keys\n"
+
 // found declares the values that a fast path has read.
 const found = "local found = {}\n"
 
@@ -77,6 +80,8 @@ func compose(token string, number int) string {
 		return begin + found + "local guarded = true\n" + part("fast/several") + part("slots") + part("guards")
 	case Report:
 		return begin + part("slots") + part("report")
+	case ReportNode:
+		return crossSlot + begin + part("slots") + part("report")
 	case Lease:
 		return begin + decideTokens() + part("lease")
 	case Tenants: // what a take does not need is not made for it

@@ -12,9 +12,9 @@ import (
 // ErrRetrySingle is the error of a group on which a script for several did not decide.
 var ErrRetrySingle = errors.New("retry alone")
 
-// placeUnit times the place of a process among those that wait is added to the slots in use: see
-// guards.lua.
-const placeUnit = 1 << 21
+// To the slots in use, placeUnit times the place of a process among those that wait is added, and othersUnit times
+// the slots that others hold: see guards.lua.
+const placeUnit, othersUnit = 1 << 21, 1 << 31
 
 // IsInteger reports whether the reply to groups is one integer, and no list.
 func IsInteger(groups []*dispatch.Group) bool {
@@ -85,8 +85,8 @@ func decode(g *dispatch.Group, reply []int64, short bool) error {
 			s.Soon, s.Wait, s.Reset, s.Mark = reply[1], reply[2], reply[3], reply[4]
 		case n == 2:
 			s.Wait = reply[1]
-		case b.Kind == bucket.Slots && g.Op.Waits > 0:
-			s.Level, s.Soon = s.Level%placeUnit, s.Level/placeUnit
+		case b.Kind == bucket.Slots:
+			s.Level, s.Soon, s.Reset = reply[0]%placeUnit, reply[0]%othersUnit/placeUnit, reply[0]/othersUnit
 		}
 		g.Found, reply = append(g.Found, s), reply[n:]
 	}

@@ -15,21 +15,31 @@ func SlotsName(prefix, key string) *dispatch.Name {
 	return &name
 }
 
-// AppendReport appends the keys and arguments of a report of slots, as report.lua documents them.
-func AppendReport(args []any, updates []inflight.Update, prefix, process string) []any {
-	args = append(args, len(updates))
-	for i := range updates {
+// AppendReport appends the keys and arguments of a report of slots, as report.lua documents them. For a cluster node,
+// the keys after the first are undeclared. firstKey is how many arguments there are for the first key alone.
+func AppendReport(args []any, updates []inflight.Update, prefix, process string, node bool) (all []any, firstKey int) {
+	declared := len(updates)
+	if node {
+		declared = 1
+	}
+	args = append(args, declared)
+	for i := range updates[:declared] {
 		args = append(args, SlotsName(prefix, updates[i].Key))
 	}
 	args = append(args, process)
 	for i := range updates {
+		if i >= declared {
+			args = append(args, SlotsName(prefix, updates[i].Key))
+		}
 		doubt := 0
 		if updates[i].Doubt {
 			doubt = 1
 		}
-		args = append(args, updates[i].Ended, updates[i].Held, doubt)
+		if args = append(args, updates[i].Ended, updates[i].Held, doubt); i == 0 {
+			firstKey = len(args)
+		}
 	}
-	return args
+	return args, firstKey
 }
 
 // DecodeReport sets which updates arrived, by a reply to their report.

@@ -18,7 +18,8 @@ const (
 	Report         = BanOrSlots + 1 // the slots that this process holds
 	Lease          = BanOrSlots + 2 // token buckets, also ahead
 	Tenants        = BanOrSlots + 3 // a token bucket that tenants share
-	Count          = BanOrSlots + 4 // the number of scripts
+	ReportNode     = BanOrSlots + 4 // Report of keys of a cluster node in several hash slots
+	Count          = BanOrSlots + 5 // the number of scripts
 )
 
 // Whole begins a reply in which calendar periods have all their integers, where the script may also

@@ -213,3 +213,36 @@ func TestWhoWaitsForNoSlot(t *testing.T) {
 		synctest.Wait()
 	})
 }
+
+// TestADryRunBansForNoSlot if the policy in force would not, as its requests wait for one.
+func TestADryRunBansForNoSlot(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct {
+		opts []ginlimit.PolicyOption
+		want [2]ginlimit.Cause // while there is no slot, and then
+	}{
+		"with a queue":    {[]ginlimit.PolicyOption{ginlimit.WithQueue(1, time.Second)}, [...]ginlimit.Cause{ginlimit.CauseInFlight, 0}},
+		"without a queue": {nil, [...]ginlimit.Cause{ginlimit.CauseBan, ginlimit.CauseBan}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
+				p := b.Limiter.Must("api", append(row.opts, testkit.All(), ginlimit.PerHour(100), ginlimit.InFlight(1),
+					ginlimit.WithBan(time.Hour, time.Hour), ginlimit.WithDryRun())...)
+				var got [2]ginlimit.Cause
+				read := func(i int) gin.HandlerFunc {
+					return func(c *gin.Context) {
+						r, _ := ginlimit.FromContext(c)
+						got[i] = r.Cause
+					}
+				}
+				router := gin.New()
+				router.GET("/", p.Handler(), func(*gin.Context) { testkit.Get(router, "/inner") })
+				router.GET("/inner", p.Handler(), read(0))
+				router.GET("/after", p.Handler(), read(1))
+				testkit.Get(router, "/")
+				testkit.Get(router, "/after")
+				require.Equal(t, row.want, got)
+			})
+		})
+	}
+}

@@ -131,11 +131,11 @@ func (g *guardTrace) take(t *testing.T) {
 
 	states := make([]bucket.State, len(c.buckets))
 	if c.slots != nil {
-		states[len(states)-1].Level = c.try(c.slots, c.attempts)
+		states[len(states)-1] = c.try(c.slots, c.attempts)
 	}
 	if c.other != nil {
 		states[len(states)-2] = states[len(states)-1]
-		states[len(states)-1].Level = c.try(c.other, c.otherAttempts)
+		states[len(states)-1] = c.try(c.other, c.otherAttempts)
 	}
 	c.dropLate()
 	limits, guards := len(g.kind.limits), c.buckets[len(g.kind.limits):]
@@ -171,7 +171,7 @@ func (g *guardTrace) take(t *testing.T) {
 		g.ends(max(s.Wait, s.Soon))
 	}
 	for i, s := range states[limits:] {
-		if want = append(want, s.Level); guards[i].Kind == bucket.Ban {
+		if want = append(want, s.Level+s.Reset<<31); guards[i].Kind == bucket.Ban {
 			if want = append(want, s.Wait); s.Wait != s.Level {
 				g.banned(s.Wait)
 			}
@@ -181,12 +181,12 @@ func (g *guardTrace) take(t *testing.T) {
 	require.Equal(t, want, got, g.what)
 }
 
-// try takes the attempts of a repeated call from what they hold, and returns the slots in use.
-func (c *guardCall) try(slots *slotLook, attempts []int64) (inUse int64) {
+// try takes the attempts of a repeated call from what they hold, and returns the slots in use, and those of others.
+func (c *guardCall) try(slots *slotLook, attempts []int64) bucket.State {
 	slots.own.later = slices.DeleteFunc(slots.own.later, func(number int64) bool {
 		return slices.Contains(attempts, number)
 	})
-	return slots.inUse()
+	return bucket.State{Level: slots.inUse(), Reset: slotsOf(slots.others)}
 }
 
 // late reports whether the attempt of a charge has ended at one of the keys.

@@ -21,6 +21,7 @@ type slotPlan struct {
 	queue    int           // how many requests of a client wait in a process; 0 is none
 	wait     time.Duration // how long they wait
 	requests []slotRequest
+	local    bool // processes decide themselves while Redis does not
 }
 
 // slotLevel is a policy of AllOf, under whose keys requests are in flight.
@@ -85,6 +86,7 @@ func drawSlots(seed uint64) *slotPlan {
 	for range requests {
 		p.drawRequests(r, length, longest)
 	}
+	p.local = r.IntN(3) == 0
 	return p
 }
 
@@ -180,6 +182,6 @@ func (p *slotPlan) describe() string {
 	for _, l := range p.levels {
 		fmt.Fprintf(&text, "%s: %d keys, in flight in each process %d, %d/s\n", l.name, l.keys, l.n, l.rate)
 	}
-	fmt.Fprintf(&text, "plans %t, a queue of %d for %s\n", p.plans, p.queue, p.wait)
+	fmt.Fprintf(&text, "plans %t, a queue of %d for %s, local %t\n", p.plans, p.queue, p.wait, p.local)
 	return text.String()
 }

@@ -36,8 +36,9 @@ import (
 // every failure has a cause, unless something happened lately; nobody waits for longer than the queue and the timeout
 // say. In the end everything is free again, within simSlotLife.
 //
-// The processes fail closed, so that Redis alone admits; what it costs if Redis loses its memory, and admission without
-// it, are rows of their own (TestSlotsWhileRedisIsLost).
+// In most plans the processes fail closed, so that Redis alone admits. In the others they decide themselves while it
+// does not: then each process keeps to the numbers. What it costs if Redis loses its memory is a row of its own
+// (TestSlotsWhileRedisIsLost).
 type slotSimulation struct {
 	*simulation
 	plan     *slotPlan
@@ -108,7 +109,11 @@ func (s *slotSimulation) open(t *testing.T) {
 	})
 	for process := range s.plan.processes {
 		m := &simMember{rdb: s.plan.connect(process, s.network.dial)}
-		limiter, err := ginlimit.NewLimiter(m.rdb, ginlimit.WithFailureMode(ginlimit.FailClosed), ginlimit.WithReplicas(1),
+		failure := ginlimit.FailClosed
+		if s.plan.local {
+			failure = ginlimit.FailLocal
+		}
+		limiter, err := ginlimit.NewLimiter(m.rdb, ginlimit.WithFailureMode(failure), ginlimit.WithReplicas(1),
 			ginlimit.WithTimeout(s.plan.timeout), ginlimit.WithLogger(slog.New(slog.DiscardHandler)))
 		require.NoError(t, err)
 		m.limiter = testkit.Wrap(limiter, ginlimit.TokenBucket)
@@ -208,7 +213,7 @@ func (s *slotSimulation) fly(c *slotCall) {
 		for level := range c.n {
 			s.checkAdmissionLocked(c, level)
 			s.inFlight[c.key(level)] = append(s.inFlight[c.key(level)], c)
-			s.checkInFlightLocked(c.key(level))
+			s.checkInFlightLocked(c, level)
 		}
 	}
 	s.state.Unlock()

@@ -26,9 +26,9 @@
 -- ARGV[last]         k
 --
 -- Reply: a list: the reply for the limits (see decide.lua); with a ban, its remaining milliseconds
--- before and after this call; with slots, how many of each key were in use, or are for processes
--- that have waited for longer; and if it waits, 2^21 times its place among the processes that do, up
--- to 1023.
+-- before and after this call; with slots, for each key the sum of how many were in use, or are for
+-- processes that have waited for longer; if it waits, 2^21 times its place among the processes that
+-- do, up to 1023; and 2^31 times how many slots other processes hold.
 --
 -- An attempt that has already ended, at any of the keys, is late: nobody waits for it, so its charge
 -- takes no slot and is not denied. It takes tokens if one after it in the list is not late: the
@@ -59,7 +59,7 @@ end
 local process, waits, levels = ARGV[at + 2], ARGV[at + 3], 0
 if with ~= 'ban' then levels = (#ARGV - at - 4) / 4 end
 local maxSeen = 128 -- the most processes in a line that a call looks at
-local placeUnit = 2097152 -- 2 ^ 21 is a float in Lua 5.4
+local placeUnit, othersUnit = 2097152, 2147483648 -- 2 ^ 21 and 2 ^ 31 are floats in Lua 5.4
 local last = #KEYS - (levels > 0 and waits ~= '0' and levels or 0) -- of the slots
 
 if ARGV[1] == 'reset' then
@@ -188,7 +188,7 @@ for _, s in ipairs(slots) do
     writeTurns(s.turns)
   elseif s.lacks then
     writeTurns(s.turns, s.turns.now + waits)
-    s.used = min(s.used, placeUnit - 1) + min(s.turns.before + 1, 1023) * placeUnit
+    s.place = min(s.turns.before + 1, 1023)
   end
 end
 for _, s in ipairs(slots) do
@@ -228,5 +228,8 @@ if ban then
   end
   reply[#reply + 1], reply[#reply + 2] = before, after
 end
-for _, s in ipairs(slots) do reply[#reply + 1] = s.used end
+for _, s in ipairs(slots) do
+  local used, others = min(s.used, placeUnit - 1), min(s.others, placeUnit - 1)
+  reply[#reply + 1] = used + (s.place or 0) * placeUnit + others * othersUnit
+end
 return reply

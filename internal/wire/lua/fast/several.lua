@@ -148,7 +148,7 @@ if (guarded or #KEYS > 1) and ARGV[1] == 'take' then
           ARGV[at + 2], format(own, ARGV[of], ARGV[of + 1], held, life, ARGV[of + 2]))
         call('PEXPIRE', key, life)
       end
-      levels[#levels + 1] = used[j]
+      levels[#levels + 1] = used[j] + (used[j] + 1 - held) * 2147483648 -- and what others hold
     end
     return levels, charges
   end
