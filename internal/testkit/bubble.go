@@ -1,8 +1,10 @@
 package testkit
 
 import (
+	"bytes"
 	"context"
 	"net"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -53,7 +55,53 @@ func RunSynctest(t *testing.T, name string, test func(t *testing.T)) {
 }
 
 // Dial is the Dialer of a client in the bubble.
-func (b *Bubble) Dial(context.Context, string, string) (net.Conn, error) { return b.Mini.Dial() }
+func (b *Bubble) Dial(context.Context, string, string) (net.Conn, error) {
+	conn, err := b.Mini.Dial()
+	if err != nil {
+		return nil, err
+	}
+	c := &bufferedConn{Conn: conn, written: make(chan []byte, 1024)}
+	go c.flush()
+	return c, nil
+}
+
+// bufferedConn has room for what is written, as a connection of a network has: without it, a server that answers
+// while a client writes a long pipeline waits for that client, which waits for the server.
+type bufferedConn struct {
+	net.Conn
+	written chan []byte
+	mu      sync.Mutex // guards closed
+	closed  bool
+}
+
+func (c *bufferedConn) flush() {
+	for text := range c.written {
+		_, _ = c.Conn.Write(text) // once it is closed nobody reads
+	}
+}
+
+func (c *bufferedConn) Write(text []byte) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return 0, net.ErrClosed
+	}
+	c.written <- bytes.Clone(text)
+	return len(text), nil
+}
+
+func (c *bufferedConn) Close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.closed {
+		c.closed = true
+		close(c.written)
+	}
+	return c.Conn.Close()
+}
+
+func (c *bufferedConn) SetDeadline(t time.Time) error    { return c.SetReadDeadline(t) }
+func (c *bufferedConn) SetWriteDeadline(time.Time) error { return nil }
 
 // Connect returns one more client.
 func (b *Bubble) Connect(t testing.TB) *redis.Client { return b.connect(t, b.Dial) }

@@ -236,7 +236,14 @@ for i = 1, k do
   if m.size > 1 then reply[at + 3] = ends end
 end
 
--- Then commit.
+-- Then commit. Where memory is full, Redis lets a script write that has written before: what is given back needs that.
+for i = 1, (verb == 'give' or returns) and k or 0 do
+  local w = all[i]
+  if w.used > 0 then
+    call('PEXPIRE', w.key, format('%d', w.ttl or w.found or w.left))
+    break
+  end
+end
 size = 0
 for i, w in ipairs(all) do
   local m, at = w.kind, size + 1
