@@ -42,7 +42,6 @@ type decision struct {
 	asks    []engine.Ask    // in the order in which they are decided, once arranged
 	answers []engine.Answer // to the asks
 	began   time.Time       // if there are observers
-	asked   time.Time       // when the keys and limits of several policies were known
 
 	one *memory // of one policy; nil if there are several
 }
@@ -88,8 +87,7 @@ func (d *decision) add(i int, ask engine.Ask) {
 	t.ask = &d.asks[i]
 }
 
-// arrange brings the questions of several policies into the order in which they are decided: together, by
-// one tenant after another, and dry runs last.
+// arrange brings the questions of several policies into the order in which they are decided: dry runs last.
 func (d *decision) arrange() {
 	if len(d.parts) == 1 {
 		if d.asks != nil && !d.parts[0].dry {
@@ -99,19 +97,17 @@ func (d *decision) arrange() {
 	}
 	var few [4]*part // on the stack
 	order, same := few[:0], true
-	for last := range 3 {
+	for _, dry := range [...]bool{false, true} {
 		for i := range d.parts {
-			t := &d.parts[i]
-			if t.ask != nil && last == t.turn() {
+			if t := &d.parts[i]; t.ask != nil && t.dry == dry {
 				same = same && len(order) == i
 				order = append(order, t)
 			}
 		}
-		if last == 1 {
+		if !dry {
 			d.live = len(order)
 		}
 	}
-	d.asked = time.Now()
 	d.answers = make([]engine.Answer, len(order))
 	if same {
 		d.asks = d.asks[:len(order)]
@@ -128,27 +124,34 @@ func (d *decision) arrange() {
 	}
 }
 
-// turn is when a policy of several decides.
-func (t *part) turn() int {
-	switch {
-	case t.dry:
-		return 2
-	case t.ask.Tenant.Name != "":
-		return 1
-	}
-	return 0
-}
-
-// take decides on the request by the policies in force. It returns the one that has no decision, and why. The
-// function waits is called when the request begins to wait; it may be nil.
+// take decides on the request by the policies in force, and by dry runs at the same time. It returns the policy in
+// force that has no decision, and why. The function waits is called when the request begins to wait; it may be nil.
 func (d *decision) take(ctx context.Context, waits func()) (failed *part, why failure) {
-	if d.live == 0 {
+	if len(d.asks) == 0 {
 		return nil, failure{}
 	}
-	err := d.engine().Take(ctx, engine.Request{Asks: d.asks[:d.live], Answers: d.answers[:d.live], Waits: waits})
+	err := d.engine().Take(ctx, engine.Request{
+		Asks: d.asks, Answers: d.answers, Trials: len(d.asks) - d.live, Waits: waits,
+	})
 	if err == nil {
 		return nil, failure{}
 	}
+	return d.undecided(err)
+}
+
+// leaveOutTrials leaves out the dry runs that have no decision. A function learns why.
+func (d *decision) leaveOutTrials(failed func(*part, failure)) {
+	for i := d.live; i < len(d.asks); i++ {
+		if a := &d.answers[i]; a.Failed != nil {
+			t := d.partOf(i)
+			t.phase = absent
+			failed(t, failure{err: a.Failed, store: a.Err})
+		}
+	}
+}
+
+// undecided returns the part that has no decision, and why.
+func (d *decision) undecided(err error) (failed *part, why failure) {
 	for i := range d.parts {
 		t := &d.parts[i]
 		if t.ask == nil || t.dry || t.answer.Decided {
@@ -168,22 +171,6 @@ func (d *decision) take(ctx context.Context, waits func()) (failed *part, why fa
 	return failed, failure{err: err, store: failed.answer.Err}
 }
 
-// tryDryRuns asks each policy in a dry run, in no more time than the request has. A function learns which
-// could not decide, and why.
-func (d *decision) tryDryRuns(ctx context.Context, failed func(*part, failure)) {
-	for i := d.live; i < len(d.asks); i++ {
-		t := d.partOf(i)
-		r := engine.Request{Asks: d.asks[i : i+1], Answers: d.answers[i : i+1]}
-		if len(d.asks) > 1 {
-			r.Began = d.asked.Add(d.waited())
-		}
-		if err := d.engine().Take(ctx, r); err != nil {
-			t.phase = absent
-			failed(t, failure{err: err, store: t.answer.Err})
-		}
-	}
-}
-
 // partOf returns the part of a question.
 func (d *decision) partOf(ask int) *part {
 	for i := range d.parts {
@@ -192,14 +179,6 @@ func (d *decision) partOf(ask int) *part {
 		}
 	}
 	return nil
-}
-
-// waited returns for how long the request was in lines.
-func (d *decision) waited() (all time.Duration) {
-	for i := range d.answers[:d.live] {
-		all += d.answers[i].Waited
-	}
-	return all
 }
 
 // judge takes the results from the answers, and tells observers: of a denied request only the denials, of a

@@ -49,9 +49,9 @@ func (p *Policy) Handler() gin.HandlerFunc {
 // client's limits cannot be found, nothing is charged, and that policy's [WithErrorHandler] answers.
 // X-RateLimit reports the policy closest to exhaustion, RateLimit lists all.
 //
-// If one Redis server has all keys, one script decides. Otherwise, for two policies [WithBan], and for
-// policies [WithShares], which come last, one policy is asked after another. If a later policy denies, what
-// was taken is given back; until then another request may be denied because of it.
+// If one Redis server has all keys, one script decides; without Redis, this process decides under one lock.
+// Where that cannot be, as on a cluster, for [WithShares] and for a second policy [WithBan], all are asked at the
+// same time. If one denies, what the others took is given back; until then it is missing to other requests.
 //
 // It panics without a policy, on a nil one, on two with the same keys, on one [WithLease] beside others, and
 // on policies of two limiters.

@@ -21,17 +21,13 @@ func (s *requestState) serve(c *gin.Context) {
 		return
 	}
 	ctx := c.Request.Context()
+	defer s.release() // of slots, when the handlers that follow return, or anything before them panics
 	failed, why := s.ask(c)
 	s.address = nil // a handler that follows may change the request
-	switch {
-	case failed != nil:
-	case s.queues():
-		failed, why = s.takeAndReadAhead(c.Request)
-	default:
-		failed, why = s.take(ctx, nil)
+	none, reason := s.takeFor(c.Request)
+	if s.leaveOutTrials(func(t *part, why failure) { t.fail(c, s, why) }); failed == nil {
+		failed, why = none, reason
 	}
-	defer s.release() // of slots, when the handlers that follow return, or anything before them panics
-	s.tryDryRuns(ctx, func(t *part, why failure) { t.fail(c, s, why) })
 	s.judge(ctx, failed != nil)
 	if failed != nil {
 		failed.fail(c, s, why)

@@ -79,7 +79,7 @@ func reserve(ctx context.Context, w traits.Waiting, charges ...Charge) (*Reserva
 	if why.err == engine.ErrLeft {
 		return nil, traits.ErrLeft
 	}
-	d.tryDryRuns(ctx, func(t *part, why failure) { d.record(ctx, t, OutcomeFailed, false, why) })
+	d.leaveOutTrials(func(t *part, why failure) { d.record(ctx, t, OutcomeFailed, false, why) })
 	d.judge(ctx, failed != nil)
 	if failed != nil {
 		d.record(ctx, failed, OutcomeFailed, false, why)

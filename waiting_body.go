@@ -32,9 +32,9 @@ type waitingBody struct {
 	err     error  // of the last read, that nobody has seen yet
 }
 
-// takeAndReadAhead is take for a request with a queue, of which the body is read ahead while it waits.
-func (s *requestState) takeAndReadAhead(r *http.Request) (failed *part, why failure) {
-	if !readsAhead(r) {
+// takeFor is take for a request in a handler. With a queue the body is read ahead while the request waits.
+func (s *requestState) takeFor(r *http.Request) (failed *part, why failure) {
+	if !s.queues() || !readsAhead(r) {
 		return s.take(r.Context(), nil)
 	}
 	b := &waitingBody{ReadCloser: r.Body, request: r, limiter: s.parts[0].policy.limiter}

@@ -72,6 +72,8 @@ type Denial struct {
 	// AtLeast is for how long token buckets deny what they deny now, if that Holds. So processes ask
 	// Redis seldom when tokens are leased and the limit has no more. 0 is as long as the states say.
 	AtLeast time.Duration
+	// Beside identifies the other Asks that were decided on, or looked at, together with this one; 0 is none.
+	Beside uint64
 }
 
 // entry is a remembered denial. It is immutable.
@@ -135,6 +137,28 @@ func (c *Cache) Lookup(s Subject, states []bucket.State) bool {
 		}
 	}
 	return denied
+}
+
+// Beside returns what stands beside a denial. It is 0 if none is known.
+func (c *Cache) Beside(s Subject) uint64 {
+	if e := find(c.places(s.Hash), s); e != nil {
+		return e.Beside
+	}
+	return 0
+}
+
+// SetBeside sets what stands beside a denial, if one is known.
+func (c *Cache) SetBeside(s Subject, beside uint64) {
+	places := c.places(s.Hash)
+	if e := find(places, s); e != nil {
+		with := *e
+		with.Beside = beside
+		for i := range places {
+			if places[i].CompareAndSwap(e, &with) {
+				return
+			}
+		}
+	}
 }
 
 // Holds reports whether a denial of n tokens may be held for a time.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -28,7 +29,8 @@ const timeout = 50 * time.Millisecond
 // bench is a Redis in a bubble of testing/synctest, for engines that are processes of their own.
 type bench struct {
 	*testkit.Bubble
-	Sent     atomic.Int64 // scripts that decide or report
+	Sent     atomic.Int64 // calls of scripts that decide or report, or pipelines of such calls
+	Scripts  atomic.Int64 // these scripts
 	Cut      atomic.Bool  // every script ends with an error of the network
 	CutAfter atomic.Bool  // the same, but Redis has run it
 	Delay    atomic.Int64 // of every script, in nanoseconds
@@ -55,6 +57,14 @@ func inBubbleRun(t *testing.T, name string, test func(t *testing.T, b *bench)) {
 // client returns one more client of the Redis.
 func (b *bench) client(t testing.TB) *redis.Client {
 	rdb := b.Connect(t)
+	rdb.AddHook(testkit.Hook(func(cmds []redis.Cmder, send func() error) error {
+		for _, cmd := range cmds {
+			if strings.HasPrefix(cmd.Name(), "eval") {
+				b.Scripts.Add(1)
+			}
+		}
+		return send()
+	}))
 	rdb.AddHook(testkit.EveryScript(func(send func() error) error {
 		b.Sent.Add(1)
 		time.Sleep(time.Duration(b.Delay.Load()))

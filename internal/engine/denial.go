@@ -43,12 +43,12 @@ func (e *Engine) isDenied(c *dispatch.Call, ask *Ask) bool {
 	return ban < 0 || c.Op.Bans == bucket.NoBans || c.States[ban].Wait > 0
 }
 
-// noteDecision remembers that Redis denied a call, or forgets that it did.
-func (e *Engine) noteDecision(c *dispatch.Call, allowed bool) {
+// noteDecision remembers that Redis denied a call, with what stands beside it, or forgets that it did.
+func (e *Engine) noteDecision(c *dispatch.Call, allowed bool, beside uint64) {
 	switch {
 	case allowed:
 		e.denied.Charge(denial(c))
 	case c.Op.Charges > 0:
-		e.denied.Remember(denial(c), denycache.Denial{States: c.States, Sent: c.Sent, Received: c.Received})
+		e.denied.Remember(denial(c), denycache.Denial{States: c.States, Sent: c.Sent, Received: c.Received, Beside: beside})
 	}
 }

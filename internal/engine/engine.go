@@ -89,6 +89,7 @@ type Answer struct {
 	Waited   time.Duration  // for tokens or a slot of this Ask
 	// QueueFull says that the request is denied because the Ask's queue has no place for it.
 	QueueFull bool
+	Failed    error            // why there is no decision on a trial
 	Err       error            // why the store did not decide, last; then it may still have the Ask's set
 	attempt   int64            // that holds a slot; 0 is none
 	recalled  bool             // the attempt ends later: see recall

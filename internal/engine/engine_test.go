@@ -188,7 +188,7 @@ func TestCloseWaitsForWhatIsGivenBack(t *testing.T) {
 		done := goes(func() error { return takeN(t.Context(), e, 1, asks, make([]engine.Answer, 3)) })
 		start := time.Now()
 		e.Close()
-		require.Equal(t, 1500*ms, time.Since(start))
+		require.Equal(t, 600*ms, time.Since(start))
 		require.NoError(t, <-done)
 		b.Delay.Store(0)
 		other := b.redis(t)

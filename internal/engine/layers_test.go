@@ -17,7 +17,7 @@ func TestTokenBucketsAreReadInOneFile(t *testing.T) {
 	t.Parallel()
 	doors := map[string]string{
 		"askDenyCache": "denial.go", "noteDecision": "denial.go", "askLease": "lease.go", "fallBack": "local.go",
-		"decideGuarded": "slots.go", "takeSeveral": "several.go", "takeInLine": "queue.go",
+		"decideGuarded": "slots.go", "takeWithTrials": "several.go", "takeSeveral": "several.go", "takeInLine": "queue.go",
 		"queues": "queue.go", "Request": "queue.go",
 	}
 	shared := []string{"Engine", "Ask", "Answer"}

@@ -3,12 +3,14 @@ package engine
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
 	"github.com/ginlimit/ginlimit/internal/dispatch"
 	"github.com/ginlimit/ginlimit/internal/inflight"
 	"github.com/ginlimit/ginlimit/internal/memory"
+	"github.com/ginlimit/ginlimit/internal/rules"
 )
 
 // localStore is a store in this process.
@@ -19,36 +21,77 @@ type localStore struct {
 
 func (s localStore) Do(_ context.Context, c *dispatch.Call) error {
 	c.Sent = time.Now()
-	doLocally(s.Store, s.slots, c, c.Buckets, c.Op, c.States, false, func(h inflight.Holders) int64 { return h.Own })
+	if c.Op.Verb != bucket.Take || bucket.At(c.Buckets, bucket.Slots) < 0 {
+		s.Store.Do(c.Key, c.Buckets, c.Op, c.States)
+	} else {
+		takeLocally(s.Store, s.slots, []local{{call: c, buckets: c.Buckets, op: c.Op, states: c.States, inUse: ownSlots}}, true)
+	}
 	return nil
 }
 
 func (localStore) Close() {}
 
-// doLocally applies an operation in this process. If there are slots, it takes one too; used says how many are in use.
-// If the call was sent, it may have taken one in Redis.
-func doLocally(store *memory.Store, slots *inflight.Counts, c *dispatch.Call, buckets []bucket.Bucket, op bucket.Op,
-	states []bucket.State, sent bool, used func(inflight.Holders) int64) {
-	last := bucket.At(buckets, bucket.Slots)
-	if last < 0 {
-		store.Do(c.Key, buckets, op, states)
-		return
+// local is what this process does of a call. Of the call, which may still be on its way, only what its caller has
+// set is read.
+type local struct {
+	call    *dispatch.Call
+	buckets []bucket.Bucket
+	op      bucket.Op
+	states  []bucket.State
+	inUse   func(inflight.Holders) int64 // how many slots are
+	sent    bool                         // the call may have taken a slot in Redis
+	free    bool                         // it denies nothing
+}
+
+// ownSlots returns how many slots are in use if no other process has any.
+func ownSlots(h inflight.Holders) int64 { return h.Own }
+
+// takeLocally makes all Takes in this process, with a slot of each that has slots, if all are allowed and it
+// may; else none. It reports whether all are allowed.
+func takeLocally(store *memory.Store, slots *inflight.Counts, all []local, may bool) (allowed bool) {
+	parts := make([]memory.Part, len(all))
+	tries := make([]inflight.Try, 0, len(all))
+	for i := range all {
+		l := &all[i]
+		parts[i] = memory.Part{Key: l.call.Key, Buckets: l.buckets, Op: l.op, States: l.states}
+		if bucket.At(l.buckets, bucket.Slots) >= 0 {
+			tries = append(tries, inflight.Try{Key: l.call.Key, Number: l.call.Attempt.Number, Sent: l.sent})
+		}
 	}
-	if c.Attempt.Number == 0 {
-		states[last] = bucket.State{Level: used(slots.Holders(c.Key))}
-		store.Do(c.Key, buckets, op, states)
-		return
-	}
-	slots.Try(c.Key, c.Attempt.Number, sent, func(h inflight.Holders) bool {
-		states[last] = bucket.State{Level: used(h)}
-		store.Do(c.Key, buckets, op, states)
-		for i := range buckets {
-			if buckets[i].Fits(states[i], 1, op.N) == 0 {
-				return false
+	slots.TryAll(tries, func() (takes bool) {
+		n := 0
+		for i := range all {
+			if last := bucket.At(all[i].buckets, bucket.Slots); last >= 0 {
+				all[i].states[last] = bucket.State{Level: all[i].inUse(tries[n].Of)}
+				n++
 			}
 		}
-		return true
+		store.TakeAll(parts, func() bool {
+			allowed = true
+			for i := range all {
+				allowed = allowed && (all[i].free || all[i].fits())
+			}
+			takes = allowed && may
+			return takes
+		})
+		return takes
 	})
+	return allowed
+}
+
+// fits reports whether one charge fits the states found.
+func (l *local) fits() bool {
+	for i := range l.buckets {
+		if l.buckets[i].Fits(l.states[i], 1, l.op.N) == 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// failsClosed reports whether there is no decision if the store has not made it.
+func (e *Engine) failsClosed(ctx context.Context, ask *Ask, err error) bool {
+	return left(ctx) || e.local == nil || ask.Failure == FailClosed || errors.Is(err, dispatch.ErrClosed)
 }
 
 // fallBack decides on a call on which the store has not decided. The call may still be on its way:
@@ -56,35 +99,99 @@ func doLocally(store *memory.Store, slots *inflight.Counts, c *dispatch.Call, bu
 func (e *Engine) fallBack(ctx context.Context, c *dispatch.Call, ask *Ask, answer *Answer, err error) error {
 	e.loseLeases(ctx, err)
 	answer.Err = err
-	if left(ctx) || e.local == nil || ask.Failure == FailClosed || errors.Is(err, dispatch.ErrClosed) {
+	if e.failsClosed(ctx, ask, err) {
 		return Unavailable(ctx, err)
 	}
-	op, set, states := c.Op, ask.Set, make([]bucket.State, len(c.Buckets))
-	if answer.Source = FromOpen; ask.Failure == FailLocal {
-		answer.Source = FromLocal
-		slots := slotsAlone{replicas: e.replicas(), away: errors.Is(err, dispatch.ErrOpen)}
-		if set = ask.Set.Share(slots.replicas); ask.attempts() {
-			siblings, unlock := e.siblings(c.Key)
-			defer unlock()
-			slots.n, slots.siblings = ask.slots(), siblings
-			if !slots.away && e.slots.Holders(c.Key).Age < inflight.Renewal {
-				set = set.WithSlotsOf(ask.Set)
-			}
-		}
-		answer.share = set
-		if op.Charges > 1 {
-			op.Charges = min(op.Charges, set.Burst())
-		}
-		sent, mayBeTaken := time.Now(), mayStillHappen(err) && !errors.Is(err, dispatch.ErrOpen)
-		doLocally(e.local, e.slots, c, set.Buckets(ask.scope), op, states, mayBeTaken, slots.inUse)
-		answer.receipt.Fill(sent, states)
-	}
-	answer.Verdict, answer.Statuses = set.Judge(ask.scope, states, op, ask.Report, answer.Statuses)
-	answer.Decided = true
-	if answer.RetryAfter < 0 && ask.Failure == FailLocal && op.N <= ask.Set.Burst() {
-		answer.RetryAfter = set.RetryAfterPeriods(ask.scope, states, op.N)
-	}
+	e.decideHere([]*member{{ask: ask, answer: answer, call: c, err: err}}, true)
 	return nil
+}
+
+// decideHere has this process decide on all members as one: the store has not, or is this process. It takes
+// nothing unless it may. It reports whether all are allowed.
+func (e *Engine) decideHere(members []*member, may bool) (allowed bool) {
+	if len(members) == 0 {
+		return true
+	}
+	if slices.ContainsFunc(members, func(m *member) bool { return m.ask.attempts() }) {
+		defer e.holdSiblings()()
+	}
+	store, all := e.local, make([]local, 0, len(members))
+	for _, m := range members {
+		switch m.answer.Source = FromStore; {
+		case e.redis == nil:
+			store = e.store.(localStore).Store
+			one := m.local(m.ask.Set)
+			one.states = m.call.States
+			all = append(all, one)
+		case m.ask.Failure == FailLocal:
+			m.answer.Source = FromLocal
+			all = append(all, m.alone(e))
+		default:
+			m.answer.Source = FromOpen
+		}
+	}
+	sent := time.Now()
+	allowed = takeLocally(store, e.slots, all, may)
+	for _, m := range members {
+		if m.answer.Source == FromOpen {
+			m.judgeHere(&local{states: make([]bucket.State, len(m.call.Buckets)), op: m.call.Op}, m.ask.Set, true, sent)
+			continue
+		}
+		m.judgeHere(&all[0], setOf(m), allowed && may, sent)
+		all = all[1:]
+	}
+	return allowed
+}
+
+// alone returns what this process does for a member while Redis does not decide: by its share.
+func (m *member) alone(e *Engine) local {
+	slots := slotsAlone{replicas: e.replicas(), away: errors.Is(m.err, dispatch.ErrOpen)}
+	m.answer.share = m.ask.Set.Share(slots.replicas)
+	if m.ask.attempts() {
+		slots.n, slots.siblings = m.ask.slots(), e.heldBySiblings(m.call.Key)
+		if !slots.away && e.slots.Holders(m.call.Key).Age < inflight.Renewal {
+			m.answer.share = m.answer.share.WithSlotsOf(m.ask.Set)
+		}
+	}
+	one := m.local(m.answer.share)
+	one.sent, one.inUse = mayStillHappen(m.err) && !slots.away, slots.inUse
+	return one
+}
+
+// setOf returns the rules by which this process decides on a member.
+func setOf(m *member) *rules.Set {
+	if m.answer.share != nil {
+		return m.answer.share
+	}
+	return m.ask.Set
+}
+
+// local returns what this process does for a member by a set.
+func (m *member) local(set *rules.Set) local {
+	op := m.call.Op
+	if op.Charges > 1 {
+		op.Charges = min(op.Charges, set.Burst())
+	}
+	return local{
+		call: m.call, buckets: set.Buckets(m.ask.scope), op: op, states: make([]bucket.State, len(m.call.Buckets)),
+		free: m.free(), inUse: ownSlots,
+	}
+}
+
+// judgeHere fills in the answer of a member on which this process has decided.
+func (m *member) judgeHere(l *local, set *rules.Set, takes bool, sent time.Time) {
+	ask, answer := m.ask, m.answer
+	charges, fits := set.Fit(ask.scope, l.states, l.op)
+	if !takes {
+		charges = 0
+	}
+	answer.Verdict, answer.Statuses = set.JudgeOf(
+		ask.scope, l.states, l.op.N, charges, fits, ask.Report, answer.Statuses[:0])
+	answer.Decided = true
+	answer.receipt.Fill(sent, l.states)
+	if answer.RetryAfter < 0 && answer.Source == FromLocal && l.op.N <= ask.Set.Burst() {
+		answer.RetryAfter = set.RetryAfterPeriods(ask.scope, l.states, l.op.N)
+	}
 }
 
 // slotsAlone are the slots of a key on which this process decides.

@@ -205,8 +205,8 @@ func TestACloseInBetweenIsNoOutage(t *testing.T) {
 	})
 }
 
-// TestSeveralAsksInAnOutageAreDecidedOneByOne, and what was taken is given back if one is denied.
-func TestSeveralAsksInAnOutageAreDecidedOneByOne(t *testing.T) {
+// TestSeveralAsksInAnOutageAreDecidedAsOne: nothing is taken if one is denied.
+func TestSeveralAsksInAnOutageAreDecidedAsOne(t *testing.T) {
 	t.Parallel()
 	for name, start := range map[string]func(*bench, testing.TB) *engine.Engine{
 		"together": (*bench).redis, "in turn": (*bench).turns,
@@ -227,7 +227,7 @@ func TestSeveralAsksInAnOutageAreDecidedOneByOne(t *testing.T) {
 			asks = []engine.Ask{one, free, two}
 			require.NoError(t, takeN(t.Context(), e, 4, asks, answers))
 			require.Equal(t, []outcome{
-				{true, true, 4, 2, engine.FromLocal}, static, {true, false, 0, 1, engine.FromLocal},
+				{true, true, 0, 6, engine.FromLocal}, static, {true, false, 0, 1, engine.FromLocal},
 			}, outcomes(answers))
 			require.Equal(t, []rules.Status{{Remaining: 6, Full: 10, More: 6 * time.Second}}, answers[0].Statuses)
 			require.EqualValues(t, 6, left(t, e, one))

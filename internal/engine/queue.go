@@ -13,9 +13,9 @@ import (
 // Request asks for the tokens of all its Asks, and a slot of each that takes one, or for nothing.
 type Request struct {
 	Asks    []Ask
-	Answers []Answer  // one for each Ask
-	Began   time.Time // when the time of its calls began; zero is now. Such a request does not wait
-	Waits   func()    // called each time the request begins to wait in a line; may be nil
+	Answers []Answer // one for each Ask
+	Trials  int      // how many of the last Asks decide apart, each by itself: they wait for nothing and deny nothing
+	Waits   func()   // called each time the request begins to wait in a line; may be nil
 }
 
 // Queue says how a request waits for what it lacks of an Ask. The zero Queue does not wait.
@@ -201,7 +201,7 @@ func (w *waiter) try() (l lack, waits bool, err error) {
 		return lack{}, false, err
 	}
 	if l, waits = w.lacks(); !waits {
-		err = w.banRest()
+		err = w.ban(lack{ask: none})
 	}
 	return l, waits, err
 }
@@ -212,28 +212,36 @@ func (w *waiter) outlasts(err error) bool {
 		!redisstore.IsCommandError(err) && !errors.Is(err, dispatch.ErrClosed)
 }
 
-// lacks returns what a denied request lacks for longest. It is false if the request is not denied, waiting
-// does not help, or an Ask that denies it has no queue.
+// lacks returns what a denied request lacks for longest: tokens that come too late for it, if there are. It is false
+// if the request is not denied, waiting does not help, or an Ask that denies it has no queue.
 func (w *waiter) lacks() (l lack, waits bool) {
-	at := -1
+	at, late := none, false
 	for i := range w.Answers {
 		a := &w.Answers[i]
-		switch {
+		switch tooLate := w.tooLate(i); {
 		case !a.Decided || a.Allowed || a.RetryAfter == 0: // another Ask is denied
 		case a.RetryAfter < 0 || a.Banned && !w.endless || !w.Asks[i].queues():
 			return lack{}, false
-		case at < 0 || a.RetryAfter > w.Answers[at].RetryAfter:
-			at = i
+		case at == none || tooLate && !late || tooLate == late && a.RetryAfter > w.Answers[at].RetryAfter:
+			at, late = i, tooLate
 		}
 	}
-	if at < 0 {
+	if at == none {
 		return lack{}, false
 	}
-	l = w.lackOf(at)
-	if l.resource = w.Answers[at].Resource; l.resource == w.Asks[at].Set.Slots() && !w.Answers[at].Banned {
-		l.slot = true
-	} else {
-		l.at = time.Now().Add(w.Answers[at].RetryAfter)
+	return w.lackAt(at), true
+}
+
+// lackAt returns what a request lacks of an Ask that denies it: a slot, unless tokens come too late.
+func (w *waiter) lackAt(i int) lack {
+	l, answer := w.lackOf(i), &w.Answers[i]
+	wait := answer.RetryAfter
+	if l.resource = answer.Resource; l.resource == w.Asks[i].Set.Slots() && !answer.Banned {
+		if l.slot = !w.tooLate(i); l.slot {
+			return l
+		}
+		wait = answer.TokensAfter
 	}
-	return l, true
+	l.at = time.Now().Add(wait)
+	return l
 }

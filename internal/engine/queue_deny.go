@@ -20,22 +20,14 @@ func (w *waiter) deny(l lack) error {
 	if w.endless {
 		return errTooLate()
 	}
-	w.Asks[l.ask].turn = 0
-	ctx, cancel := w.rest()
-	defer cancel()
-	w.e.lookAtRest(ctx, w.Asks, w.Answers)
-	if !l.slot {
-		if denied, err := w.e.banFor(ctx, w.Asks[l.ask:l.ask+1], w.Answers[l.ask:l.ask+1]); err != nil {
-			return err
-		} else if !denied {
-			return w.e.takeNow(ctx, w.Asks, w.Answers)
-		}
+	if err := w.ban(l); err != nil || !slices.ContainsFunc(w.Answers, denies) {
+		return err
 	}
 	answer := &w.Answers[l.ask]
 	answer.RetryAfter = max(answer.RetryAfter, w.retryAfter(l)) // those who wait before need as long
 	answer.ResetAfter = max(answer.ResetAfter, answer.RetryAfter)
 	answer.QueueFull = w.full
-	return w.banRest()
+	return nil
 }
 
 // rest returns a context for calls that follow the last try: together they take one timeout.
@@ -47,39 +39,52 @@ func (w *waiter) rest() (context.Context, context.CancelFunc) {
 	return w.e.within(w.ctx, start)
 }
 
-// banRest bans, as the request is denied, the clients of Asks whose tokens come too late to wait for.
-func (w *waiter) banRest() (err error) {
+// ban bans the clients whose tokens come too late, as the request is denied: while it waits, none is banned. If
+// there are tokens meanwhile, it tries once more.
+func (w *waiter) ban(l lack) error {
 	var ctx context.Context // of all calls, once there is one
+	again := false
 	for i := range w.Asks {
-		if w.tooLate(i) && err == nil {
-			if ctx == nil {
-				own, cancel := w.rest()
-				defer cancel()
-				ctx = own
-			}
-			w.Asks[i].turn = 0
-			_, err = w.e.banFor(ctx, w.Asks[i:i+1], w.Answers[i:i+1])
+		if late := w.tooLate(i) || i == l.ask && !l.slot; !late || !w.Asks[i].waits() {
+			continue
 		}
+		if w.Asks[i].turn = 0; ctx == nil {
+			own, cancel := w.rest()
+			defer cancel()
+			ctx = own
+		}
+		denied, err := w.e.banFor(ctx, w.Asks[i:i+1], w.Answers[i:i+1])
+		if err != nil {
+			return err
+		}
+		again = again || !denied
 	}
-	return err
+	if !again {
+		return nil
+	}
+	return w.e.takeNow(ctx, w.Asks, w.Answers)
 }
 
 // tooLate reports whether an Ask with a queue denies for want of tokens that come later than the request waits.
 func (w *waiter) tooLate(i int) bool {
 	ask, answer := &w.Asks[i], &w.Answers[i]
-	return !w.endless && ask.queues() && denies(*answer) && answer.RetryAfter > 0 &&
-		answer.Resource != ask.Set.Slots() && w.lateFor(w.end(lack{ask: i}), time.Now().Add(answer.RetryAfter))
+	wait := answer.RetryAfter
+	if answer.Resource == ask.Set.Slots() {
+		wait = answer.TokensAfter
+	}
+	return !w.endless && ask.queues() && denies(*answer) && wait > 0 &&
+		w.lateFor(w.end(lack{ask: i}), time.Now().Add(wait))
 }
 
 // denyBehind denies a request that finds no place in a line, would wait there for too long, or has
 // waited there without a turn. It hears when the line's tokens come, without asking Redis; only if a
-// denial bans it has to be asked.
+// denial bans, or another policy may deny for longer, it has to be asked.
 func (w *waiter) denyBehind(l lack) error {
 	if w.endless {
 		return errTooLate()
 	}
-	bans := slices.ContainsFunc(w.Asks, func(a Ask) bool { return a.queues() && a.Set.Bans() })
-	if done, err := w.look(l, bans, false); done {
+	asks := len(w.Asks) > 1 || w.Asks[0].Set.Bans()
+	if done, err := w.look(l, asks, false); done {
 		return err
 	}
 	ask, answer := &w.Asks[l.ask], &w.Answers[l.ask]
@@ -106,63 +111,94 @@ func (w *waiter) denyBehind(l lack) error {
 // only what this process knows.
 func (w *waiter) look(l lack, asks, room bool) (done bool, err error) {
 	w.tried = time.Now()
+	if err := w.e.look(w.ctx, w.Asks, w.Answers, asks); err != nil {
+		return true, err
+	}
+	outright := false
+	for i := range w.Asks {
+		if denies(w.Answers[i]) && !w.Asks[i].queues() {
+			denied, err := w.e.banFor(w.ctx, w.Asks[i:i+1], w.Answers[i:i+1])
+			if err != nil {
+				return true, err
+			}
+			outright = outright || denied
+		}
+	}
+	own, waits := w.lacks()
+	switch denied := denies(w.Answers[l.ask]); {
+	case outright || !waits && slices.ContainsFunc(w.Answers, denies):
+		return true, w.ban(lack{ask: none})
+	case denied && !room:
+		return true, w.deny(w.lackAt(l.ask))
+	case waits && w.lateFor(w.end(own), own.at):
+		w.full = w.full && own.ask == l.ask // not of another policy's line
+		return true, w.deny(own)
+	}
 	for i := range w.Answers {
 		w.Answers[i].reset()
-	}
-	for i := range w.Asks {
-		ask, answer := &w.Asks[i], &w.Answers[i]
-		if !ask.Set.Counts(rules.Tokens) || ask.N == 0 {
-			continue
-		}
-		ask.Set = ask.Set.Now()
-		if err := w.e.lookAt(w.ctx, *ask, answer, rules.Tokens, asks, nil); err != nil {
-			return true, err
-		}
-		if denies(*answer) {
-			own, waits := w.lacks()
-			switch {
-			case !ask.queues():
-				if denied, err := w.e.banFor(w.ctx, w.Asks[i:i+1], w.Answers[i:i+1]); denied || err != nil {
-					return true, err
-				}
-			case !waits:
-				return true, nil
-			case !room && i == l.ask || w.lateFor(w.end(own), own.at):
-				w.full = w.full && i == l.ask // not of another policy's line
-				return true, w.deny(own)
-			}
-		}
-		answer.reset()
 	}
 	return false, nil
 }
 
-// lookAt finds whether a request lacks tokens of an Ask or is banned, without taking anything. The answer
-// is not decided if that is not known, and it may not ask. The store is not asked in an outage.
-func (e *Engine) lookAt(ctx context.Context, ask Ask, answer *Answer, scope rules.Scope, asks bool,
-	outage error) error {
-	ask.scope = scope
-	c := e.call(takeOf(&ask), &ask.Subject, scope)
+// look finds which Asks lack tokens, or are banned, without taking anything. An answer is not decided if that is
+// not known, and it does not ask.
+func (e *Engine) look(ctx context.Context, asks []Ask, answers []Answer, ask bool) error {
+	for i := range asks {
+		answers[i].reset()
+		asks[i].Set = asks[i].Set.Now() // a calendar period may be over
+		if answer := &answers[i]; asks[i].N == 0 || !asks[i].Set.Counts(rules.Tokens) {
+			answer.Verdict, answer.Decided, answer.Source = rules.Verdict{Allowed: true}, true, FromStatic
+		}
+	}
+	d := e.several(asks, answers)
+	defer d.release()
+	d.knows()
+	if !ask {
+		return nil
+	}
+	within, cancel := e.within(ctx, time.Now())
+	defer cancel()
+	return d.look(within)
+}
+
+// banFor denies one Ask, which was found to be denied, so that it bans: a look does not. It is false if there
+// are tokens meanwhile, which are given back.
+func (e *Engine) banFor(ctx context.Context, ask []Ask, answer []Answer) (denied bool, err error) {
+	if ask[0].whichBan() == bucket.NoBans || answer[0].Banned || answer[0].Source == FromOpen {
+		return true, nil
+	}
+	if !e.background.Begin() { // Close waits for what is given back
+		return false, errClosed()
+	}
+	defer e.background.Done()
+	ask[0].Settles, ask[0].Leases = true, false
+	if answer[0].withoutStore() { // nor is it asked a second time
+		err = e.banHere(ctx, &ask[0], &answer[0])
+	} else {
+		err = e.takeNow(ctx, ask, answer)
+	}
+	if err != nil || !answer[0].Allowed {
+		return true, err
+	}
+	e.giveBackAll(ctx, []Charge{answer[0].Charge(&ask[0])})
+	answer[0].attempt = 0
+	return false, nil
+}
+
+// banHere is banFor where this process decides.
+func (e *Engine) banHere(ctx context.Context, ask *Ask, answer *Answer) error {
+	c := e.call(takeOf(ask), &ask.Subject, rules.All)
 	defer e.release(c)
-	answer.begin(e, &ask, c)
-	if e.isDenied(c, &ask) {
-		answer.judge(c, &ask, FromCache)
-		return nil
+	why := answer.Err
+	answer.reset()
+	answer.begin(e, ask, c)
+	if c.Op.Bans = ask.whichBan(); ask.attempts() {
+		e.beginAttempt(c, ask)
+		defer e.loseAttempt(c)
 	}
-	if !asks {
-		return nil
+	if err := e.fallBack(ctx, c, ask, answer, why); err != nil {
+		return err
 	}
-	c.Op = bucket.Op{Verb: bucket.Peek(ask.N).Verb, N: ask.N, Tenant: c.Op.Tenant}
-	if outage == nil {
-		outage = e.store.Do(ctx, c)
-	}
-	if outage != nil {
-		return e.fallBack(ctx, c, &ask, answer, outage)
-	}
-	answer.judge(c, &ask, FromStore)
-	if !answer.Allowed {
-		c.Op.Charges = 1
-		e.noteDecision(c, false)
-	}
+	e.endAttempt(c, answer, nil)
 	return nil
 }

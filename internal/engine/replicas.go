@@ -211,14 +211,21 @@ func (e *Engine) leaveReplicas() {
 	}
 }
 
-// siblings returns how many slots of a key the other engines of this process hold. They take none until unlock is
-// called.
-func (e *Engine) siblings(key []byte) (held int64, unlock func()) {
+// holdSiblings keeps the other engines of this process from taking slots, until the function that it returns is called.
+func (e *Engine) holdSiblings() (unlock func()) {
 	if e.replica == nil || !e.replica.several.Load() {
-		return 0, func() {}
+		return func() {}
 	}
 	e.replica.slots.Lock()
-	return e.replica.heldByOthers(e, key), e.replica.slots.Unlock
+	return e.replica.slots.Unlock
+}
+
+// heldBySiblings returns how many slots of a key the other engines of this process hold.
+func (e *Engine) heldBySiblings(key []byte) int64 {
+	if e.replica == nil || !e.replica.several.Load() {
+		return 0
+	}
+	return e.replica.heldByOthers(e, key)
 }
 
 // heldByOthers returns how many slots of a key the other engines of an engine's replica hold.

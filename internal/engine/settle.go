@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"slices"
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
 	"github.com/ginlimit/ginlimit/internal/clientkey"
@@ -33,18 +34,24 @@ func (e *Engine) Settle(ctx context.Context, actual []int64, charges []Charge) (
 	if len(charges) == 0 {
 		return nil
 	}
-	settle := func(i int) error { return e.settle(ctx, &charges[i], actual[i]) }
-	var others []<-chan dispatch.Outcome[struct{}]
-	for i := 1; i < len(charges); i++ {
-		others = append(others, dispatch.Isolate(func() (struct{}, error) { return struct{}{}, settle(i) }))
+	errs = atOnce(len(charges), func(i int) error { return e.settle(ctx, &charges[i], actual[i]) })
+	return slices.DeleteFunc(errs, func(err error) bool { return err == nil })
+}
+
+// atOnce calls f for the numbers below n, all at the same time, for the first one in this goroutine. It returns
+// what f returned.
+func atOnce(n int, f func(i int) error) []error {
+	errs, others := make([]error, n), make([]<-chan dispatch.Outcome[struct{}], n)
+	for i := 1; i < n; i++ {
+		others[i] = dispatch.Isolate(func() (struct{}, error) { return struct{}{}, f(i) })
 	}
-	if err := settle(0); err != nil {
-		errs = append(errs, err)
-	}
-	for _, other := range others {
-		if out := <-other; out.Err != nil {
-			errs = append(errs, out.Err)
+	defer func() { // f may end the goroutine
+		for i := 1; i < n; i++ {
+			errs[i] = (<-others[i]).Err
 		}
+	}()
+	if n > 0 {
+		errs[0] = f(0)
 	}
 	return errs
 }

@@ -82,9 +82,9 @@ func (e *Engine) endGranted(c *dispatch.Call, ask *Ask, answer *Answer) {
 		answer.attempt = c.Attempt.Number
 		return
 	}
-	surplus := Charge{of: ask.Subject, n: answer.Granted, receipt: receipt.New(e.Timeout)}
+	surplus := Charge{of: ask.Subject, n: answer.Granted, receipt: receipt.New(e.Timeout)} // what cannot be given back stays taken
 	surplus.receipt.Fill(c.Sent, c.States)
-	e.giveBackSurplus([]Charge{surplus})
+	e.background.Go(func() { e.giveBackAll(context.Background(), []Charge{surplus}) })
 	answer.Statuses = answer.Statuses[:0]
 	answer.judge(c, ask, FromStore)
 }
@@ -100,9 +100,8 @@ func (e *Engine) keepsSlot(c *dispatch.Call) bool {
 	if b.Remaining(s.Level) > 1 {
 		outcome = inflight.Spare
 	}
-	others, unlock := e.siblings(c.Key)
-	defer unlock()
-	if e.slots.Answer(c.Key, c.Attempt.Number, outcome, newsOf(c), b.Capacity-others) {
+	defer e.holdSiblings()()
+	if e.slots.Answer(c.Key, c.Attempt.Number, outcome, newsOf(c), b.Capacity-e.heldBySiblings(c.Key)) {
 		return true
 	}
 	s.Level = max(s.Level, b.Capacity)
@@ -112,18 +111,6 @@ func (e *Engine) keepsSlot(c *dispatch.Call) bool {
 // newsOf returns what an answer of Redis says of the slots of others.
 func newsOf(c *dispatch.Call) inflight.News {
 	return inflight.News{Others: c.States[bucket.At(c.Buckets, bucket.Slots)].Reset, Sent: c.Sent}
-}
-
-// giveBackSurplus gives back, in the background, what Redis took with slots that this process did not keep. What cannot
-// be given back stays taken.
-func (e *Engine) giveBackSurplus(charges []Charge) {
-	e.background.Go(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), e.Timeout)
-		defer cancel()
-		for i := range charges {
-			_ = e.giveBack(ctx, &charges[i])
-		}
-	})
 }
 
 // beginAttempt numbers a call's attempt to take a slot, if it makes one.

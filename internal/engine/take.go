@@ -16,15 +16,18 @@ type layer func(e *Engine, ctx context.Context, c *dispatch.Call, ask *Ask, answ
 // layers decide on calls, in this order.
 var layers = [...]layer{(*Engine).askLease, (*Engine).askDenyCache, (*Engine).askStore}
 
-// Take takes what a request asks for, or nothing, and fills in its answers.
+// Take takes what a request asks for, or nothing, and fills in its answers. Trials are decided at the same time.
 //
 // Answers that are not Decided are of Asks that nobody looked at, as another one was denied.
 func (e *Engine) Take(ctx context.Context, r Request) error {
-	if !r.Began.IsZero() {
-		within, cancel := e.within(ctx, r.Began)
-		defer cancel()
-		return e.takeNow(within, r.Asks, r.Answers)
+	if r.Trials == 0 {
+		return e.takeInForce(ctx, r)
 	}
+	return e.takeWithTrials(ctx, r)
+}
+
+// takeInForce is Take without trials.
+func (e *Engine) takeInForce(ctx context.Context, r Request) error {
 	for i := range r.Asks {
 		if r.Asks[i].queues() {
 			return e.takeInLine(ctx, r)
@@ -59,7 +62,7 @@ func (e *Engine) takeNow(ctx context.Context, asks []Ask, answers []Answer) erro
 	case len(asks) == 1:
 		return e.take(ctx, takeOf(&asks[0]), asks[0].N, &asks[0], &answers[0])
 	}
-	return e.takeSeveral(ctx, asks, answers, counted)
+	return e.takeSeveral(ctx, asks, answers)
 }
 
 // Peek looks at what one token would meet under each Ask, one after another, within one timeout. It
@@ -177,7 +180,7 @@ func (e *Engine) askStore(ctx context.Context, c *dispatch.Call, ask *Ask, answe
 	}
 	answer.receipt.Fill(c.Sent, c.States)
 	answer.judge(c, ask, FromStore)
-	e.noteDecision(c, answer.Allowed)
+	e.noteDecision(c, answer.Allowed, 0)
 	return true, nil
 }
 

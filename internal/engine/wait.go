@@ -23,6 +23,8 @@ const (
 	outagePause = 200 * time.Millisecond
 	// maxSleep is the longest pause between two tries: another process may have given tokens back.
 	maxSleep = 10 * time.Second
+	// none is no Ask.
+	none = -1
 )
 
 // lack is what a request lacks: a slot or tokens of one Ask.

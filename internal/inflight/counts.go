@@ -119,7 +119,9 @@ func New(report Report) *Counts {
 	return c
 }
 
-func (c *Counts) shard(key []byte) *shard { return &c.shards[maphash.Bytes(c.seed, key)%shards] }
+func (c *Counts) shard(key []byte) *shard { return &c.shards[c.shardOf(key)] }
+
+func (c *Counts) shardOf(key []byte) uint64 { return maphash.Bytes(c.seed, key) % shards }
 
 // edit calls f with a key's record, which f may change, and forgets the key if nothing is left.
 func (c *Counts) edit(key []byte, f func(r *record)) {
@@ -133,6 +135,10 @@ func (c *Counts) edit(key []byte, f func(r *record)) {
 func (c *Counts) editIn(s *shard, key []byte, f func(r *record)) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return c.editLocked(s, key, f)
+}
+
+func (c *Counts) editLocked(s *shard, key []byte, f func(r *record)) bool {
 	r := s.keys[string(key)]
 	if r == nil {
 		if s.keys == nil {
@@ -236,20 +242,58 @@ func (c *Counts) Answer(key []byte, number int64, outcome Outcome, told News, mo
 	return holds
 }
 
-// Try ends an attempt without Redis. It holds a slot if f returns true for who holds slots. Redis may
-// have granted it if it was sent.
-func (c *Counts) Try(key []byte, number int64, sent bool, f func(h Holders) bool) {
-	c.edit(key, func(r *record) {
-		outcome := Denied
-		if f(r.holders()) {
-			outcome = Local
-		} else if sent {
-			outcome = Lost
+// Try is an attempt that ends without Redis, or a look if its number is 0.
+type Try struct {
+	Key    []byte
+	Number int64
+	Sent   bool    // Redis may have granted it
+	Of     Holders // of the key's slots, set by TryAll
+}
+
+// TryAll ends attempts without Redis, as one: each holds a slot if f returns true, which it calls once it knows
+// who holds slots, or none. The keys differ.
+func (c *Counts) TryAll(tries []Try, f func() bool) {
+	if c.tryAll(tries, f) {
+		c.start()
+	}
+}
+
+// tryAll is TryAll, and reports whether there is something to report.
+func (c *Counts) tryAll(tries []Try, f func() bool) (report bool) {
+	var locks [shards]bool
+	for i := range tries {
+		locks[c.shardOf(tries[i].Key)] = true
+	}
+	for i := range locks { // in one order
+		if locks[i] {
+			c.shards[i].mu.Lock()
+			defer c.shards[i].mu.Unlock()
 		}
-		if c.end(r, number, outcome); sent {
-			r.setDoubt(time.Now())
+	}
+	for i := range tries {
+		if r := c.shard(tries[i].Key).keys[string(tries[i].Key)]; r != nil {
+			tries[i].Of = r.holders()
 		}
-	})
+	}
+	granted := f()
+	for i := range tries {
+		t := &tries[i]
+		if t.Number == 0 {
+			continue
+		}
+		report = c.editLocked(c.shard(t.Key), t.Key, func(r *record) {
+			outcome := Denied
+			if granted {
+				outcome = Local
+			} else if t.Sent {
+				outcome = Lost
+			}
+			if c.end(r, t.Number, outcome); t.Sent {
+				r.setDoubt(time.Now())
+			}
+		}) || report
+	}
+	return report
 }
 
 // markChanged marks the record as to be reported.

@@ -243,7 +243,7 @@ func (m *countsModel) end(t *testing.T, i int, a bucket.Attempt, began time.Time
 			k.doubt = time.Now().Add(Life)
 		}
 		held := int64(len(k.slots))
-		m.c.Try(name(i), a.Number, sent, func(h Holders) bool {
+		tryOne(m.c, name(i), a.Number, sent, func(h Holders) bool {
 			require.Equal(t, held, h.Own)
 			return agrees
 		})

@@ -285,7 +285,7 @@ func TestAloneNobodyIsTold(t *testing.T) {
 		c := New(nil)
 		for range 2 {
 			a := c.Begin(key)
-			c.Try(key, a.Number, false, func(h Holders) bool { return h.Own < 1 })
+			tryOne(c, key, a.Number, false, func(h Holders) bool { return h.Own < 1 })
 		}
 		require.EqualValues(t, 1, c.Held(key))
 		require.False(t, c.reporter.running.Load())

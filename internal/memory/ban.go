@@ -11,16 +11,16 @@ func (s *shard) findBanLocked(r *request, i int) {
 	r.states[i] = bucket.State{Level: left, Wait: left}
 }
 
-// banLocked bans a denied client. Probation lasts as long after a ban as the ban; a client denied
+// banLocked bans a client whose own buckets deny. Probation lasts as long after a ban as the ban; a client denied
 // on probation is banned for twice as long.
-func (s *shard) banLocked(r *request, i int, charges int64) {
+func (s *shard) banLocked(r *request, i int, _ int64) {
 	wanted := r.Charges
 	if r.Bans == bucket.LimitBans {
 		if j := bucket.At(r.buckets, bucket.Slots); j >= 0 {
 			wanted = r.buckets[j].Fits(r.states[j], wanted, r.Tokens(j))
 		}
 	}
-	if r.Verb != bucket.Take || r.Bans == bucket.NoBans || charges >= wanted || r.states[i].Level > 0 {
+	if r.Verb != bucket.Take || r.Bans == bucket.NoBans || r.fits >= wanted || r.states[i].Level > 0 {
 		return
 	}
 	e := s.entryLocked(r, i)

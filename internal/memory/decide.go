@@ -12,31 +12,45 @@ func (s *Store) Do(key []byte, buckets []bucket.Bucket, op bucket.Op, states []b
 	shard := s.shard(key)
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
-	shard.request = request{op, key, buckets, states, time.Since(s.start).Milliseconds()}
 	r := &shard.request
+	*r = request{Op: op, key: key, buckets: buckets, states: states, now: time.Since(s.start).Milliseconds()}
 	if op.Verb == bucket.Reset {
-		shard.era++
-	}
-	if op.Verb == bucket.Reset && op.Tenant.Name == "" {
-		for i := range buckets {
-			states[i] = bucket.State{}
-			shard.forgetLocked(r.id(i))
-			shard.forgetLocked(r.recordID(i))
-		}
+		shard.resetLocked(r)
 		return
 	}
-	charges := op.Charges
-	for i := range buckets {
-		kinds[buckets[i].Kind].read(shard, r, i)
-		states[i].Era = shard.era
-		charges = buckets[i].Fits(states[i], charges, max(1, op.Tokens(i)))
+	shard.readLocked(r)
+	shard.changeLocked(r, r.fits)
+}
+
+// readLocked sets the states found, and how many charges fit.
+func (s *shard) readLocked(r *request) {
+	r.fits = r.Charges
+	for i := range r.buckets {
+		kinds[r.buckets[i].Kind].read(s, r, i)
+		r.states[i].Era = s.era
+		r.fits = r.buckets[i].Fits(r.states[i], r.fits, max(1, r.Tokens(i)))
 	}
-	if op.Verb == bucket.Reset {
-		shard.resetTenantLocked(r)
+}
+
+// changeLocked changes the buckets in the states found. Of a Take, charges are made.
+func (s *shard) changeLocked(r *request, charges int64) {
+	for i := range r.buckets {
+		kinds[r.buckets[i].Kind].change(s, r, i, charges)
+	}
+}
+
+// resetLocked resets the buckets, or what a tenant holds of them.
+func (s *shard) resetLocked(r *request) {
+	s.era++
+	if r.Tenant.Name != "" {
+		s.readLocked(r)
+		s.resetTenantLocked(r)
 		return
 	}
-	for i := range buckets {
-		kinds[buckets[i].Kind].change(shard, r, i, charges)
+	for i := range r.buckets {
+		r.states[i] = bucket.State{}
+		s.forgetLocked(r.id(i))
+		s.forgetLocked(r.recordID(i))
 	}
 }
 

@@ -69,13 +69,25 @@ type request struct {
 	buckets []bucket.Bucket
 	states  []bucket.State // set by Do
 	now     int64
+	fits    int64     // charges, in the states found
+	all     []request // of the same decision, if there are several
+	done    bool      // its changes are made, in such a decision
 }
 
 // id returns the name of a bucket.
 func (r *request) id(i int) id { return id{string(r.key), r.buckets[i].ID} }
 
-// uses reports whether an entry is one that the request finds or changes.
+// uses reports whether an entry is one that the request, or another of its decision, finds or changes.
 func (r *request) uses(entry id) bool {
+	for i := range r.all {
+		if r.all[i].usesItself(entry) {
+			return true
+		}
+	}
+	return r.usesItself(entry)
+}
+
+func (r *request) usesItself(entry id) bool {
 	if entry.key != string(r.key) {
 		return false
 	}
@@ -98,7 +110,9 @@ func New(buckets int) *Store {
 	return s
 }
 
-func (s *Store) shard(key []byte) *shard { return &s.shards[maphash.Bytes(s.seed, key)%shards] }
+func (s *Store) shard(key []byte) *shard { return &s.shards[s.shardOf(key)] }
+
+func (s *Store) shardOf(key []byte) uint64 { return maphash.Bytes(s.seed, key) % shards }
 
 // Len returns the number of entries, including expired ones that are not yet removed.
 func (s *Store) Len() int {

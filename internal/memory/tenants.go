@@ -91,7 +91,7 @@ func (s *shard) changeTenantsLocked(r *request, i int, charges int64) {
 		t.set(r.Tenant.Name, found.Shares, b, before, after)
 		s.keepTenantsLocked(r, i, t)
 	}
-	if r.Verb != bucket.Take || charges == r.Charges && charges > 0 {
+	if r.Verb != bucket.Take || r.fits == r.Charges && r.fits > 0 {
 		return
 	}
 	if charges > 0 {

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -173,6 +174,22 @@ func (s *Store) load(ctx context.Context, script int) error {
 	}
 	loaded.Store(false)
 	return err
+}
+
+// RefusesKeys reports whether an error is the refusal of a command for its keys, which may be on several servers: the
+// script has not run. What happens while it runs, such as OOM, is no such error.
+func RefusesKeys(err error) bool {
+	if !IsCommandError(err) {
+		return false
+	}
+	for _, code := range []string{"OOM", "WRONGTYPE", "READONLY", "NOREPLICAS", "MISCONF", "MOVED", "ASK", "TRYAGAIN"} {
+		if redis.HasErrorPrefix(err, code) {
+			return false
+		}
+	}
+	text := err.Error()
+	return !strings.Contains(text, "user_script") && !strings.Contains(text, "running script") &&
+		!strings.Contains(text, "compiling script")
 }
 
 // Throttle allows one log line a minute. Its zero value allows the first at once.

@@ -18,15 +18,16 @@ const (
 
 // Verdict is the answer to a request for tokens, by the resource that is closest to exhaustion.
 type Verdict struct {
-	Allowed    bool
-	Banned     bool  // it is denied, and the client is banned
-	Shared     bool  // it is denied as its tenant has its share of the resource, which others have too
-	BusyCost   int64 // if it is denied: a charge's tokens × the weights of all busy tenants; 0 if no other is busy
-	Granted    int64 // tokens
-	Resource   int   // its index in the set, Uncounted or Prohibited
-	Remaining  int64 // whole tokens; math.MaxInt64 if they are not counted
-	RetryAfter time.Duration
-	ResetAfter time.Duration
+	Allowed     bool
+	Banned      bool  // it is denied, and the client is banned
+	Shared      bool  // it is denied as its tenant has its share of the resource, which others have too
+	BusyCost    int64 // if it is denied: a charge's tokens × the weights of all busy tenants; 0 if no other is busy
+	Granted     int64 // tokens
+	Resource    int   // its index in the set, Uncounted or Prohibited
+	Remaining   int64 // whole tokens; math.MaxInt64 if they are not counted
+	RetryAfter  time.Duration
+	ResetAfter  time.Duration
+	TokensAfter time.Duration // if it is denied for want of a slot: until there are tokens too; 0 if there are
 }
 
 // CloserThan reports whether a verdict is closer to exhaustion than another: of two denials the one
@@ -62,14 +63,6 @@ type Status struct {
 	Resource  int32         // its index in the set, or Prohibited
 	Denies    bool
 	Shared    bool // it denies as the tenant has its share
-}
-
-// GiveBack adds n tokens, or a slot, that were given back.
-func (s *Status) GiveBack(set *Set, n int64) {
-	if int(s.Resource) == set.Slots() {
-		n = 1
-	}
-	s.Remaining = min(s.Remaining+n, s.Full)
 }
 
 // Static returns the verdict on n tokens that needs no bucket, if there is one.
@@ -110,6 +103,7 @@ func (s *Set) JudgeOf(scope Scope, found []bucket.State, n, charges int64, allow
 		buckets = s.Buckets(scope)
 		closest = Verdict{Allowed: allowed, Granted: charges * n, Resource: Uncounted, Remaining: math.MaxInt64}
 		banned  time.Duration
+		tokens  time.Duration
 	)
 	if !allowed {
 		if banned = s.Banned(scope, found); banned > 0 {
@@ -152,13 +146,19 @@ func (s *Set) JudgeOf(scope Scope, found []bucket.State, n, charges int64, allow
 		}
 		// A slot is free again when a request ends: slots are closest if there is none, or nothing
 		// else.
+		if b.Kind != bucket.Slots {
+			tokens = max(tokens, this.RetryAfter)
+		}
 		if closest.Resource < 0 || this.CloserThan(&closest) && (b.Kind != bucket.Slots || this.RetryAfter > 0) {
 			closest = this
 		}
 		statuses = appendStatus(statuses, i, b, found[i], after, n, banned, share, report)
 	}
-	if closest.Resource == Uncounted && !allowed {
+	switch {
+	case closest.Resource == Uncounted && !allowed:
 		closest.Remaining = 0
+	case closest.Resource >= 0 && buckets[closest.Resource].Kind == bucket.Slots:
+		closest.TokensAfter = tokens
 	}
 	return closest, statuses
 }
