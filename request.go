@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"math"
 	"net/http"
+	"reflect"
 	"slices"
 
 	"github.com/gin-gonic/gin"
 
 	"github.com/ginlimit/ginlimit/internal/clientkey"
 	"github.com/ginlimit/ginlimit/internal/engine"
+	"github.com/ginlimit/ginlimit/internal/readahead"
 	"github.com/ginlimit/ginlimit/internal/rules"
 )
 
@@ -54,6 +56,50 @@ func (s *requestState) queues() bool {
 		}
 	}
 	return false
+}
+
+const (
+	// maxReadAhead is the longest body that is read ahead. Of one as long net/http's server reads the rest itself
+	// before it answers, so that a read that is not over delays no response.
+	maxReadAhead = 256<<10 - 1
+	// maxAllReadAhead is how much memory the bodies of all waiting requests of a limiter take.
+	maxAllReadAhead = 32 << 20
+)
+
+// takeFor is take for a request in a handler. Its body is read ahead while it waits: else the place in the queue, and
+// then a token, could be a client's that has left.
+func (s *requestState) takeFor(r *http.Request) (failed *part, why failure) {
+	if !s.queues() || !readsAhead(r) {
+		return s.take(r.Context(), nil)
+	}
+	n, all, body := r.ContentLength, &s.parts[0].policy.limiter.readAhead, (*readahead.Body)(nil)
+	defer func() {
+		if body != nil {
+			body.Stop()
+			all.Add(-n)
+		}
+	}()
+	return s.take(r.Context(), func() {
+		switch {
+		case body != nil:
+		case all.Add(n) > maxAllReadAhead:
+			all.Add(-n)
+		default:
+			body = readahead.Begin(r.Body, n, http.ErrBodyReadAfterClose)
+			r.Body = body
+		}
+	})
+}
+
+// readsAhead reports whether a body can be read ahead: one that HTTP/1.1's server reads from the connection, and
+// nobody else. A body that asks the client to send it (Expect), one of HTTP/2, and one that other middleware has
+// wrapped, are of other types. The connection of an Upgrade is not only the body's.
+func readsAhead(r *http.Request) bool {
+	if r.ContentLength < 1 || r.ContentLength > maxReadAhead || r.Header["Upgrade"] != nil {
+		return false
+	}
+	body := reflect.TypeOf(r.Body)
+	return body != nil && body.Kind() == reflect.Pointer && body.Elem().Name() == "body" && body.Elem().PkgPath() == "net/http"
 }
 
 // bypass leaves out the policies that do not count the request. It reports whether the request is over: its

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"sync/atomic"
 
+	"github.com/gin-gonic/gin"
+
 	"github.com/ginlimit/ginlimit/internal/engine"
 	"github.com/ginlimit/ginlimit/internal/traits"
 )
@@ -267,3 +269,26 @@ func (r *Reservation) Release() {
 
 // made reports whether the reservation was made by [ReserveAll].
 func (r *Reservation) made() bool { return r != nil && r.limiter != nil }
+
+// waitContext returns the context by which a caller waits: for a [gin.Context] its request's, as a gin.Context
+// itself ends only if its engine has ContextWithFallback.
+func waitContext(ctx context.Context) context.Context {
+	if c, ok := ctx.(*gin.Context); ok && c.Request != nil {
+		return requestContext{c.Request.Context(), c}
+	}
+	return ctx
+}
+
+// requestContext is the context of a request, with the values of its gin.Context too.
+type requestContext struct {
+	context.Context
+	values *gin.Context
+}
+
+// Value implements [context.Context].
+func (c requestContext) Value(key any) any {
+	if v := c.values.Value(key); v != nil {
+		return v
+	}
+	return c.Context.Value(key)
+}

@@ -41,6 +41,7 @@ func TestImportsGoOneWay(t *testing.T) {
 			"github.com/redis/go-redis/v9"},
 		"operation": {module + "clientkey", module + "dispatch", module + "wire"},
 		"traits":    {},
+		"readahead": {},
 		"plancache": {module + "dispatch", module + "redisstore"},
 		"testkit": {module + "redisstore", module + "wire", module + "engine", module + "memory", module + "bucket",
 			module + "operation",
