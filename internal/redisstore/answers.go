@@ -16,7 +16,7 @@ import (
 // still there, so an answer older than a Forget is dropped.
 type Answers struct {
 	rdb    redis.UniversalClient
-	script *redis.Script
+	script script
 }
 
 // errNoClient is the error of reads and writes without a Redis.
@@ -24,7 +24,7 @@ var errNoClient = errors.New("no Redis")
 
 // NewAnswers returns the answers kept in a client's Redis. Without a client it keeps none.
 func NewAnswers(rdb redis.UniversalClient) *Answers {
-	return &Answers{rdb, redis.NewScript(wire.Plan())}
+	return &Answers{rdb, newScript(wire.Plan())}
 }
 
 // Get returns an answer's text and its remaining lifetime. The text is empty if there is no answer.
@@ -33,7 +33,8 @@ func (a *Answers) Get(ctx context.Context, key string) (text string, left time.D
 		return "", 0, errNoClient
 	}
 	pipe := a.rdb.Pipeline()
-	kept, ttl := pipe.Get(ctx, key), pipe.PTTL(ctx, key)
+	kept := send(ctx, pipe, redis.NewStringCmd(ctx, "get", key))
+	ttl := send(ctx, pipe, redis.NewDurationCmd(ctx, time.Millisecond, "pttl", key))
 	if _, err := pipe.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
 		return "", 0, err
 	}
@@ -47,8 +48,8 @@ func (a *Answers) Token(ctx context.Context, key, fresh string, life time.Durati
 		return "", errNoClient
 	}
 	pipe := a.rdb.Pipeline()
-	pipe.SetNX(ctx, wire.PlanToken(key), fresh, life)
-	token := pipe.Get(ctx, wire.PlanToken(key))
+	send(ctx, pipe, redis.NewBoolCmd(ctx, "set", wire.PlanToken(key), fresh, "px", max(1, life.Milliseconds()), "nx"))
+	token := send(ctx, pipe, redis.NewStringCmd(ctx, "get", wire.PlanToken(key)))
 	_, err := pipe.Exec(ctx)
 	return token.Val(), err
 }
@@ -59,7 +60,7 @@ func (a *Answers) Store(ctx context.Context, key, token, text string, life time.
 		return false, errNoClient
 	}
 	keys, args := wire.EncodePlan(key, token, text, life)
-	return a.script.Run(ctx, a.rdb, keys, args...).Bool()
+	return a.script.run(ctx, a.rdb, keys, args).Bool()
 }
 
 // Forget removes an answer, and keeps the answers to earlier queries from being stored.
@@ -70,8 +71,8 @@ func (a *Answers) Forget(ctx context.Context, key, fresh string, life time.Durat
 	_, err := a.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 		// Replace the token instead of deleting it, so that a Redis that refuses writes returns an
 		// error. Replace it first, so that an answer stored in between is deleted.
-		pipe.Set(ctx, wire.PlanToken(key), fresh, life)
-		pipe.Del(ctx, key)
+		send(ctx, pipe, redis.NewStatusCmd(ctx, "set", wire.PlanToken(key), fresh, "px", max(1, life.Milliseconds())))
+		send(ctx, pipe, redis.NewIntCmd(ctx, "del", key))
 		return nil
 	})
 	return err

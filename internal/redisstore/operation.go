@@ -15,7 +15,7 @@ import (
 type Operation struct {
 	rdb                 redis.UniversalClient
 	overrides, policies []string // keys
-	change, publish     *redis.Script
+	change, publish     script
 }
 
 // operationTimeout is how long a command of an operation waits for its reply, which may be long.
@@ -29,13 +29,13 @@ func NewOperation(rdb redis.UniversalClient, prefix string) *Operation {
 	}
 	return &Operation{
 		rdb: rdb, overrides: wire.OverrideKeys(prefix), policies: wire.PolicyKeys(prefix),
-		change: redis.NewScript(wire.OverrideScript()), publish: redis.NewScript(wire.PublishScript()),
+		change: newScript(wire.OverrideScript()), publish: newScript(wire.PublishScript()),
 	}
 }
 
 // Stamp returns the stamp of the last change of overrides, or "" if there are none.
 func (o *Operation) Stamp(ctx context.Context) (string, error) {
-	stamp, err := o.rdb.HGet(ctx, o.overrides[0], wire.OverrideStamp).Result()
+	stamp, err := send(ctx, o.rdb, redis.NewStringCmd(ctx, "hget", o.overrides[0], wire.OverrideStamp)).Result()
 	if errors.Is(err, redis.Nil) {
 		err = nil
 	}
@@ -44,7 +44,7 @@ func (o *Operation) Stamp(ctx context.Context) (string, error) {
 
 // Overrides returns the texts of all overrides by their names, and the stamp of their last change.
 func (o *Operation) Overrides(ctx context.Context) (texts map[string]string, stamp string, err error) {
-	texts, err = o.rdb.HGetAll(ctx, o.overrides[0]).Result()
+	texts, err = send(ctx, o.rdb, redis.NewMapStringStringCmd(ctx, "hgetall", o.overrides[0])).Result()
 	stamp = texts[wire.OverrideStamp]
 	delete(texts, wire.OverrideStamp)
 	return texts, stamp, err
@@ -52,12 +52,12 @@ func (o *Operation) Overrides(ctx context.Context) (texts map[string]string, sta
 
 // Change makes changes of overrides, and reports whether there would not be more than a number.
 func (o *Operation) Change(ctx context.Context, stamp string, most int, changes []wire.OverrideChange) (bool, error) {
-	return o.change.Run(ctx, o.rdb, o.overrides, wire.EncodeOverrides(stamp, most, changes)...).Bool()
+	return o.change.run(ctx, o.rdb, o.overrides, wire.EncodeOverrides(stamp, most, changes)).Bool()
 }
 
 // Publish publishes policies, and returns how many had a place.
 func (o *Operation) Publish(ctx context.Context, p *wire.Publication) (int, error) {
-	return o.publish.Run(ctx, o.rdb, o.policies, p.Encode()...).Int()
+	return o.publish.run(ctx, o.rdb, o.policies, p.Encode()).Int()
 }
 
 // Published returns the texts of all published policies by their names, and when each process has last
@@ -65,7 +65,8 @@ func (o *Operation) Publish(ctx context.Context, p *wire.Publication) (int, erro
 func (o *Operation) Published(ctx context.Context) (
 	texts map[string]string, seen map[string]map[string]time.Time, err error) {
 	pipe := o.rdb.Pipeline()
-	all, members := pipe.HGetAll(ctx, o.policies[0]), pipe.ZRangeWithScores(ctx, o.policies[2], 0, -1)
+	all := send(ctx, pipe, redis.NewMapStringStringCmd(ctx, "hgetall", o.policies[0]))
+	members := send(ctx, pipe, redis.NewZSliceCmd(ctx, "zrange", o.policies[2], 0, -1, "withscores"))
 	if _, err := pipe.Exec(ctx); err != nil {
 		return nil, nil, err
 	}
