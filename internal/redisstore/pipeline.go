@@ -142,8 +142,8 @@ func (p *pipeline) reset() {
 }
 
 // run sends the commands and reads their replies. On a cluster, a command's redirection number most ends
-// it. run reports whether Redis refused a command of several groups. Redis does so if the keys are in different hash slots, if the user may not use
-// MGET, or if the server does not know cross-slot scripts.
+// it. run reports whether Redis refused a command of several groups. Redis does so if the keys are in different
+// hash slots, if the user may not use MGET, or if the server does not know cross-slot scripts.
 func (p *pipeline) run(ctx context.Context, most int32) (refused bool) {
 	p.store.call(ctx, p.commands, most)
 	for _, c := range p.commands {
