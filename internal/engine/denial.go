@@ -33,14 +33,19 @@ func denial(c *dispatch.Call) denycache.Subject {
 
 // isDenied reports whether a call is known to be denied, and if so sets its states.
 func (e *Engine) isDenied(c *dispatch.Call, ask *Ask) bool {
-	s := denial(c)
-	s.Waits = ask.waits()
-	if c.Op.Charges == 0 || !e.denied.Lookup(s, c.States) {
+	if c.Op.Charges == 0 || !e.isRemembered(c, ask) {
 		return false
 	}
 	// A denial that banned nobody does not answer for one that is to ban.
 	ban := bucket.At(c.Buckets, bucket.Ban)
 	return ban < 0 || c.Op.Bans == bucket.NoBans || c.States[ban].Wait > 0
+}
+
+// isRemembered reports whether a denial of a call's charge is remembered, and if so sets its states.
+func (e *Engine) isRemembered(c *dispatch.Call, ask *Ask) bool {
+	s := denial(c)
+	s.Waits = ask.waits()
+	return e.denied.Lookup(s, c.States)
 }
 
 // noteDecision remembers that Redis denied a call, with what stands beside it, or forgets that it did.

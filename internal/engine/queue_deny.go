@@ -153,12 +153,14 @@ func (e *Engine) look(ctx context.Context, asks []Ask, answers []Answer, ask boo
 	d := e.several(asks, answers)
 	defer d.release()
 	d.knows()
+	rest := d.rest()
+	defer rest.release()
 	if !ask {
 		return nil
 	}
 	within, cancel := e.within(ctx, time.Now())
 	defer cancel()
-	return d.look(within)
+	return d.look(within, rest)
 }
 
 // banFor denies one Ask, which was found to be denied, so that it bans: a look does not. It is false if there

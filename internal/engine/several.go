@@ -129,6 +129,8 @@ func (d *several) knows() (known bool) {
 // lookAtRest looks at the tokens of the Asks that the deny cache does not deny, as one of them may deny for
 // longer. It does so once for a denial.
 func (d *several) lookAtRest(ctx context.Context) {
+	rest := d.rest()
+	defer rest.release()
 	beside, never, looked := d.beside(), false, false
 	for i := range d.members {
 		if m := &d.members[i]; m.known {
@@ -136,15 +138,13 @@ func (d *several) lookAtRest(ctx context.Context) {
 			looked = looked || d.e.denied.Beside(denial(m.call)) == beside
 		}
 	}
-	if never || looked {
+	if never || looked || d.look(ctx, rest) != nil {
 		return
 	}
-	if d.look(ctx) == nil {
-		beside = d.beside()
-		for i := range d.members {
-			if m := &d.members[i]; m.known {
-				d.e.denied.SetBeside(denial(m.call), beside)
-			}
+	beside = d.beside()
+	for i := range d.members {
+		if m := &d.members[i]; m.known {
+			d.e.denied.SetBeside(denial(m.call), beside)
 		}
 	}
 }
@@ -152,18 +152,16 @@ func (d *several) lookAtRest(ctx context.Context) {
 // beside identifies the Asks that do not deny, as far as is known, of those that are decided on together.
 func (d *several) beside() (hash uint64) {
 	for i := range d.members {
-		m := &d.members[i]
-		if m.known {
-			continue
+		if m := &d.members[i]; !m.known {
+			hash ^= (denial(m.call).Hash + uint64(m.ask.N)) * 0x9E3779B97F4A7C15
 		}
-		hash ^= (denial(m.call).Hash + uint64(m.ask.N)) * 0x9E3779B97F4A7C15
 	}
 	return max(1, hash)
 }
 
-// look looks at the tokens of the Asks that are not known to be denied, and takes nothing. It does not look at
-// slots: nobody knows for how long one is held.
-func (d *several) look(ctx context.Context) error {
+// rest returns a look at the tokens of the Asks that are not known to be denied, and that no earlier look has found to
+// be. It does not look at slots: nobody knows for how long one is held.
+func (d *several) rest() *several {
 	rest := &several{e: d.e}
 	for i := range d.members {
 		m := &d.members[i]
@@ -173,9 +171,18 @@ func (d *several) look(ctx context.Context) error {
 		ask := *m.ask
 		ask.scope, ask.Recalls = rules.Tokens, false
 		c := d.e.call(bucket.Peek(ask.N), &ask.Subject, ask.scope)
+		if m.known = d.e.isRemembered(c, &ask); m.known {
+			m.answer.judge(c, &ask, FromCache)
+			d.e.release(c)
+			continue
+		}
 		rest.members = append(rest.members, member{ask: &ask, answer: m.answer, call: c, of: m})
 	}
-	defer rest.release()
+	return rest
+}
+
+// look looks at the tokens of the rest, and takes nothing.
+func (d *several) look(ctx context.Context, rest *several) error {
 	if d.e.redis == nil {
 		d.e.decideHere(rest.all(), false)
 		return nil

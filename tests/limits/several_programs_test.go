@@ -47,34 +47,6 @@ func TestNobodyFindsAChargeThatDoesNotStay(t *testing.T) {
 	}
 }
 
-// TestNoneIsDeniedForWhatAnotherPolicyDenies: a user over its own limit calls at once, a thousand times, while others ask
-// for less than all share.
-func TestNoneIsDeniedForWhatAnotherPolicyDenies(t *testing.T) {
-	t.Parallel()
-	for name, l := range map[string]*testkit.Limiter{"process": testkit.NewLocal(t), "outage": testkit.WithoutRedis(t)} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			all := l.Must("all", testkit.All(), ginlimit.PerDay(50))
-			router := testkit.Serve(ginlimit.AllOf(all, l.Must("own", testkit.ByUser(), ginlimit.PerHour(1))))
-			require.Equal(t, 200, testkit.Get(router, "/", testkit.User("alice")).Code)
-			var callers sync.WaitGroup
-			var done atomic.Bool
-			for range 64 {
-				callers.Go(func() {
-					for !done.Load() {
-						assert.Equal(t, 429, testkit.Get(router, "/", testkit.User("alice")).Code)
-					}
-				})
-			}
-			for i := range 49 {
-				assert.Equal(t, 200, testkit.Get(router, "/", testkit.User(fmt.Sprint(i))).Code, i)
-			}
-			done.Store(true)
-			callers.Wait()
-		})
-	}
-}
-
 // denying are a policy that denies for a second, and others that deny for much longer.
 func denying(t *testing.T, b testkit.Backend, fast ...ginlimit.PolicyOption) *ginlimit.Policy {
 	t.Helper()

@@ -61,3 +61,45 @@ func TestARememberedDenialHidesNoLongerOne(t *testing.T) {
 		})
 	}
 }
+
+// TestWhatALookFindsIsToldEachTime: a policy that denies for longer answers though the faster one's denial is remembered
+// and its own cannot be.
+func TestWhatALookFindsIsToldEachTime(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct {
+		n     int
+		opts  []ginlimit.PolicyOption
+		least time.Duration // of RetryAfter; 0 is never
+	}{
+		"a cost above the burst": {4, nil, 0},
+		"beside slots":           {3, []ginlimit.PolicyOption{ginlimit.InFlight(5)}, time.Minute},
+		"with a ban":             {3, []ginlimit.PolicyOption{ginlimit.WithBan(2*time.Hour, 2*time.Hour)}, time.Minute},
+		"with both":              {3, []ginlimit.PolicyOption{ginlimit.InFlight(5), ginlimit.WithBan(2*time.Hour, 2*time.Hour)}, time.Minute},
+	} {
+		for place, wrapped := range map[string]bool{"server": false, "wrapped": true} {
+			testkit.RunInBubble(t, name+", "+place, func(t *testing.T, b *testkit.Bubble) {
+				rdb := redis.UniversalClient(b.Redis)
+				if wrapped {
+					rdb = wrap(rdb)
+				}
+				l := testkit.NewLimiter(t, rdb, testkit.RemembersDenials())
+				fast := testkit.NewPolicy(t, l, "fast", ginlimit.PerSecond(1))
+				slow := testkit.NewPolicy(t, l, "slow", append(row.opts, ginlimit.PerHour(3))...)
+				for range 2 {
+					testkit.Must(fast.Allow(t.Context(), "k"))
+				}
+				reserveAll(t, charge(slow, "k", 2)).Release()
+				time.Sleep(10 * time.Millisecond)
+				for range 3 {
+					r := reserveAll(t, charge(fast, "k", 1), charge(slow, "k", row.n)).Result()
+					require.Equal(t, "slow", r.Name)
+					if row.least == 0 {
+						require.Equal(t, ginlimit.CauseNever, r.Cause)
+					} else {
+						require.Greater(t, r.RetryAfter, row.least)
+					}
+				}
+			})
+		}
+	}
+}
