@@ -96,20 +96,62 @@ func (d *Dispatcher) DoWithin(ctx, timeout context.Context, c *Call) error {
 	return d.queueLocked(ctx, timeout, c)
 }
 
+// DoAll is [Dispatcher.Do] of several calls, which leave together. It returns the error of each.
+func (d *Dispatcher) DoAll(ctx context.Context, calls []*Call) []error {
+	errs := make([]error, len(calls))
+	d.mu.Lock()
+	err := d.acceptLocked()
+	if err == nil {
+		err = d.makeRoomLocked(calls[0])
+	}
+	if err != nil {
+		d.mu.Unlock()
+		for i := range errs {
+			errs[i] = err
+		}
+		return errs
+	}
+	timeout := d.timeout.use()
+	defer timeout.release()
+	for _, c := range calls {
+		c.caller.ends = [2]context.Context{ctx, timeout}
+		d.queue.add(c)
+	}
+	d.startRunLocked()
+	d.mu.Unlock()
+	for i, c := range calls {
+		errs[i] = d.wait(c)
+		c.caller.endBorrowed()
+	}
+	return errs
+}
+
+// makeRoomLocked frees the slots of late batches, if no other is free, and reports whether the breaker opens for them.
+func (d *Dispatcher) makeRoomLocked(c *Call) error {
+	if d.slots.free() {
+		return nil
+	}
+	if d.expireLocked(c); d.breaker.state == open {
+		return ErrOpen
+	}
+	return nil
+}
+
 // queueLocked queues a call and waits for the answer. It unlocks the dispatcher.
 func (d *Dispatcher) queueLocked(ctx, timeout context.Context, c *Call) error {
-	if !d.slots.free() {
-		d.expireLocked(c)
-		if d.breaker.state == open {
-			d.mu.Unlock()
-			return ErrOpen
-		}
+	if err := d.makeRoomLocked(c); err != nil {
+		d.mu.Unlock()
+		return err
 	}
 	c.caller.ends = [2]context.Context{ctx, timeout}
 	d.queue.add(c)
 	d.startRunLocked()
 	d.mu.Unlock()
+	return d.wait(c)
+}
 
+// wait waits for the answer to a call in the queue.
+func (d *Dispatcher) wait(c *Call) error {
 	answered, err := c.caller.wait()
 	if answered {
 		return err

@@ -51,28 +51,35 @@ func (d *several) group() {
 	}
 }
 
-// send asks the store about the groups, all at the same time.
+// send asks the store about the groups that it was not asked about, all at the same time.
 func (d *several) send(ctx context.Context) {
 	if len(d.groups) == 1 {
-		d.groups[0].send(ctx, d.e)
+		g := &d.groups[0]
+		g.err = d.e.store.Do(ctx, g.call)
+		g.read(d.e)
 		return
 	}
-	atOnce(len(d.groups), func(i int) error {
-		d.groups[i].send(ctx, d.e)
-		return nil
-	})
+	calls := make([]*dispatch.Call, 0, len(d.groups))
+	for i := range d.groups {
+		if !d.groups[i].sent {
+			calls = append(calls, d.groups[i].call)
+		}
+	}
+	errs := d.e.redis.DoAll(ctx, calls)
+	for i := range d.groups {
+		if g := &d.groups[i]; !g.sent {
+			g.err, errs = errs[0], errs[1:]
+			g.read(d.e)
+		}
+	}
 }
 
-// send asks the store about a group, once, and reads what the script found and did.
-func (g *group) send(ctx context.Context, e *Engine) {
-	if g.sent {
+// read reads what the script of a group found and did.
+func (g *group) read(e *Engine) {
+	if g.sent = true; g.err != nil {
 		return
 	}
 	c := g.call
-	g.sent, g.err = true, dispatch.ErrGoexit // a hook of the client may end the goroutine
-	if g.err = e.store.Do(ctx, c); g.err != nil {
-		return
-	}
 	charges := c.Op.Charges
 	for i := range c.Buckets {
 		charges = c.Buckets[i].Fits(c.States[i], charges, c.Op.Tokens(i))

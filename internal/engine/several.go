@@ -183,6 +183,9 @@ func (d *several) rest() *several {
 
 // look looks at the tokens of the rest, and takes nothing.
 func (d *several) look(ctx context.Context, rest *several) error {
+	if len(rest.members) == 0 {
+		return nil
+	}
 	if d.e.redis == nil {
 		d.e.decideHere(rest.all(), false)
 		return nil

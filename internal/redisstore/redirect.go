@@ -113,3 +113,22 @@ func (n *nodes) follow(ctx context.Context, c *dispatch.Call, end time.Time) err
 	defer cancel()
 	return n.unrouted.DoWithin(ctx, within, c)
 }
+
+// doAll has a server answer some of the calls, which began at start, and sets their errors.
+func (n *nodes) doAll(ctx context.Context, d *dispatch.Dispatcher, calls []*dispatch.Call, of []int, errs []error,
+	start time.Time) {
+	some := make([]*dispatch.Call, len(of))
+	for i, at := range of {
+		some[i] = calls[at]
+	}
+	for i, err := range d.DoAll(ctx, some) {
+		c := some[i]
+		switch {
+		case err == dispatch.ErrRetired:
+			err = n.store.Do(ctx, c)
+		case err != nil && n.refresh != nil && d != n.unrouted && !c.Abandoned() && isRedirection(err):
+			err = n.follow(ctx, c, start.Add(n.store.Timeout))
+		}
+		errs[of[i]] = err
+	}
+}

@@ -86,6 +86,28 @@ func (s *Store) Do(ctx context.Context, c *dispatch.Call) error {
 	}
 }
 
+// DoAll is [Store.Do] of several calls at the same time. It returns the error of each.
+func (s *Store) DoAll(ctx context.Context, calls []*dispatch.Call) []error {
+	errs, start := make([]error, len(calls)), time.Now()
+	servers := map[*dispatch.Dispatcher][]int{}
+	for i, c := range calls {
+		wire.SetNames(c, s.prefix)
+		d := s.nodes.dispatcher(&c.Names[0])
+		servers[d] = append(servers[d], i)
+	}
+	var all sync.WaitGroup
+	for d, of := range servers {
+		ask := func() { s.nodes.doAll(ctx, d, calls, of, errs, start) }
+		if len(servers) == 1 {
+			ask()
+		} else {
+			all.Go(ask)
+		}
+	}
+	all.Wait()
+	return errs
+}
+
 // Together reports whether one script may decide on several clients' keys, all or none. It needs a
 // single server.
 func (s *Store) Together() bool { return s.nodes.single && s.mayCoalesce() }
