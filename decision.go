@@ -118,7 +118,7 @@ func (d *decision) arrange() {
 		d.asks[i] = *t.ask
 		t.ask, t.answer = &d.asks[i], &d.answers[i]
 		t.ask.Leases = false // also if the others are bypassed: those that are not would miss what it holds
-		if i < d.live && t.n == 0 && t.ask.Failure == engine.FailClosed {
+		if i < d.live && d.live > 1 && t.n == 0 && t.ask.Failure == engine.FailClosed {
 			t.ask.Failure = engine.FailOpen // it passes, and has no say in whether others do
 		}
 	}
