@@ -27,8 +27,11 @@ func (s *requestState) serve(c *gin.Context) {
 	failed, why := s.ask(c)
 	s.address = nil // a handler that follows may change the request
 	none, reason := s.takeFor(c.Request)
-	if s.leaveOutTrials(func(t *part, why failure) { t.fail(c, s, why) }); failed == nil {
+	if failed == nil {
 		failed, why = none, reason
+	}
+	if s.live < len(s.asks) {
+		s.leaveOutTrials(func(t *part, why failure) { t.fail(c, s, why) })
 	}
 	s.judge(ctx, failed != nil)
 	if failed != nil {

@@ -20,14 +20,9 @@ var layers = [...]layer{(*Engine).askLease, (*Engine).askDenyCache, (*Engine).as
 //
 // Answers that are not Decided are of Asks that nobody looked at, as another one was denied.
 func (e *Engine) Take(ctx context.Context, r Request) error {
-	if r.Trials == 0 {
-		return e.takeInForce(ctx, r)
+	if r.Trials > 0 {
+		return e.takeWithTrials(ctx, r)
 	}
-	return e.takeWithTrials(ctx, r)
-}
-
-// takeInForce is Take without trials.
-func (e *Engine) takeInForce(ctx context.Context, r Request) error {
 	for i := range r.Asks {
 		if r.Asks[i].queues() {
 			return e.takeInLine(ctx, r)
