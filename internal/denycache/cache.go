@@ -72,8 +72,14 @@ type Denial struct {
 	// AtLeast is for how long token buckets deny what they deny now, if that Holds. So processes ask
 	// Redis seldom when tokens are leased and the limit has no more. 0 is as long as the states say.
 	AtLeast time.Duration
-	// Beside identifies the other Asks that were decided on, or looked at, together with this one; 0 is none.
-	Beside uint64
+	// Beside is what was looked at together with this one lately, and does not deny.
+	Beside [2]Beside
+}
+
+// Beside identifies subjects, for each of which some tokens were wanted at least. The zero Beside is none.
+type Beside struct {
+	Of uint64
+	N  int64
 }
 
 // entry is a remembered denial. It is immutable.
@@ -139,24 +145,27 @@ func (c *Cache) Lookup(s Subject, states []bucket.State) bool {
 	return denied
 }
 
-// Beside returns what stands beside a denial. It is 0 if none is known.
-func (c *Cache) Beside(s Subject) uint64 {
-	if e := find(c.places(s.Hash), s); e != nil {
-		return e.Beside
-	}
-	return 0
+// Looked reports whether subjects were looked at together with a denial that is known, for as many tokens.
+func (c *Cache) Looked(s Subject, b Beside) bool {
+	e := find(c.places(s.Hash), s)
+	return e != nil && slices.ContainsFunc(e.Beside[:], func(o Beside) bool { return o.Of == b.Of && o.N >= b.N })
 }
 
-// SetBeside sets what stands beside a denial, if one is known.
-func (c *Cache) SetBeside(s Subject, beside uint64) {
+// SetBeside notes what was looked at together with a denial, if that is known.
+func (c *Cache) SetBeside(s Subject, b Beside) {
 	places := c.places(s.Hash)
-	if e := find(places, s); e != nil {
-		with := *e
-		with.Beside = beside
-		for i := range places {
-			if places[i].CompareAndSwap(e, &with) {
-				return
-			}
+	e := find(places, s)
+	if e == nil {
+		return
+	}
+	with := *e
+	if with.Beside[0].Of != b.Of {
+		with.Beside[1] = with.Beside[0]
+	}
+	with.Beside[0] = b
+	for i := range places {
+		if places[i].CompareAndSwap(e, &with) && c.changedSince(s.changes(), with.Sent) {
+			places[i].CompareAndSwap(&with, nil)
 		}
 	}
 }

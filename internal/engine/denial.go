@@ -49,11 +49,11 @@ func (e *Engine) isRemembered(c *dispatch.Call, ask *Ask) bool {
 }
 
 // noteDecision remembers that Redis denied a call, with what stands beside it, or forgets that it did.
-func (e *Engine) noteDecision(c *dispatch.Call, allowed bool, beside uint64) {
+func (e *Engine) noteDecision(c *dispatch.Call, allowed bool, beside denycache.Beside) {
 	switch {
 	case allowed:
 		e.denied.Charge(denial(c))
 	case c.Op.Charges > 0:
-		e.denied.Remember(denial(c), denycache.Denial{States: c.States, Sent: c.Sent, Received: c.Received, Beside: beside})
+		e.denied.Remember(denial(c), denycache.Denial{States: c.States, Sent: c.Sent, Received: c.Received, Beside: [2]denycache.Beside{beside}})
 	}
 }

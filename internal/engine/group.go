@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
+	"github.com/ginlimit/ginlimit/internal/denycache"
 	"github.com/ginlimit/ginlimit/internal/dispatch"
 	"github.com/ginlimit/ginlimit/internal/receipt"
 	"github.com/ginlimit/ginlimit/internal/redisstore"
@@ -141,14 +142,12 @@ func (d *several) failed(ctx context.Context) (members []*member, err error) {
 			continue
 		}
 		d.e.loseLeases(ctx, g.err)
-		asks := make([]*Ask, len(g.members))
-		for i, m := range g.members {
-			asks[i], m.err, m.answer.Err = m.ask, g.err, g.err
+		for _, m := range g.members {
+			m.err, m.answer.Err = g.err, g.err
 			if members = append(members, m); err == nil && d.e.failsClosed(ctx, m.ask, g.err) {
 				err = Unavailable(ctx, g.err)
 			}
 		}
-		g.recalled = d.e.recall(ctx, g.call, asks, g.calls)
 	}
 	if err != nil && !left(ctx) {
 		for _, m := range members { // the others are not at fault
@@ -162,7 +161,10 @@ func (d *several) failed(ctx context.Context) (members []*member, err error) {
 
 // end fills in the answers of a group on which the store has decided, and ends its attempts. If the request is not
 // allowed, it appends what the script has taken, which is to be given back.
-func (g *group) end(e *Engine, allowed bool, beside uint64, taken []Charge) []Charge {
+func (g *group) end(ctx context.Context, e *Engine, allowed bool, beside denycache.Beside, taken []Charge) []Charge {
+	if g.err != nil && !allowed {
+		g.recall(ctx, e)
+	}
 	for _, m := range g.members {
 		if g.err != nil { // this process has decided, or nobody
 			if taken = m.takeBack(allowed, taken); !g.recalled {
@@ -221,4 +223,16 @@ func (m *member) judge(charged, fits bool) {
 	}
 	m.answer.Verdict, m.answer.Statuses = m.ask.Set.JudgeOf(
 		m.ask.scope, m.call.States, m.call.Op.N, charges, fits, m.ask.Report, m.answer.Statuses[:0])
+}
+
+// recall begins to give back what a late script takes, as the request is denied or its caller has left.
+func (g *group) recall(ctx context.Context, e *Engine) {
+	asks := make([]*Ask, len(g.members))
+	for i, m := range g.members {
+		if m.of != nil || m.call.Attempt.Number > 0 && !left(ctx) {
+			return // it takes nothing; or its attempt has ended, and the script does not say whether such a one takes tokens
+		}
+		asks[i] = m.ask
+	}
+	g.recalled = e.recall(ctx, g.call, asks, g.calls)
 }

@@ -156,7 +156,7 @@ func (e *Engine) sendLeased(ctx context.Context, c *dispatch.Call, ask *Ask, ans
 	if short {
 		e.denyAtLeast(c, ask, after)
 	} else {
-		e.noteDecision(c, true, 0)
+		e.noteDecision(c, true, denycache.Beside{})
 	}
 	if answer.judge(c, ask, FromStore); answer.Allowed && after != nil {
 		// Until what was taken ahead has flowed back, too, the bucket is not full.

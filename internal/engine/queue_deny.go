@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -20,10 +21,10 @@ func (w *waiter) deny(l lack) error {
 	if w.endless {
 		return errTooLate()
 	}
-	if err := w.ban(l); err != nil || !slices.ContainsFunc(w.Answers, denies) {
+	answer := &w.Answers[l.ask]
+	if err := w.ban(l); err != nil || !denies(*answer) {
 		return err
 	}
-	answer := &w.Answers[l.ask]
 	answer.RetryAfter = max(answer.RetryAfter, w.retryAfter(l)) // those who wait before need as long
 	answer.ResetAfter = max(answer.ResetAfter, answer.RetryAfter)
 	answer.QueueFull = w.full
@@ -114,15 +115,9 @@ func (w *waiter) look(l lack, asks, room bool) (done bool, err error) {
 	if err := w.e.look(w.ctx, w.Asks, w.Answers, asks); err != nil {
 		return true, err
 	}
-	outright := false
-	for i := range w.Asks {
-		if denies(w.Answers[i]) && !w.Asks[i].queues() {
-			denied, err := w.e.banFor(w.ctx, w.Asks[i:i+1], w.Answers[i:i+1])
-			if err != nil {
-				return true, err
-			}
-			outright = outright || denied
-		}
+	outright, err := w.banOutright()
+	if err != nil {
+		return true, err
 	}
 	own, waits := w.lacks()
 	switch denied := denies(w.Answers[l.ask]); {
@@ -140,6 +135,29 @@ func (w *waiter) look(l lack, asks, room bool) (done bool, err error) {
 	return false, nil
 }
 
+// banOutright bans the clients of Asks without a queue that were found to deny, all at the same time. It is false if
+// none denies.
+func (w *waiter) banOutright() (denied bool, err error) {
+	var all []int
+	for i := range w.Asks {
+		if denies(w.Answers[i]) && !w.Asks[i].queues() {
+			all = append(all, i)
+		}
+	}
+	if all == nil {
+		return false, nil
+	}
+	ctx, cancel := w.rest()
+	defer cancel()
+	still := make([]bool, len(all))
+	errs := atOnce(len(all), func(n int) (err error) {
+		i := all[n]
+		still[n], err = w.e.banFor(ctx, w.Asks[i:i+1], w.Answers[i:i+1])
+		return err
+	})
+	return slices.Contains(still, true), errors.Join(errs...)
+}
+
 // look finds which Asks lack tokens, or are banned, without taking anything. An answer is not decided if that is
 // not known, and it does not ask.
 func (e *Engine) look(ctx context.Context, asks []Ask, answers []Answer, ask bool) error {
@@ -153,14 +171,14 @@ func (e *Engine) look(ctx context.Context, asks []Ask, answers []Answer, ask boo
 	d := e.several(asks, answers)
 	defer d.release()
 	d.knows()
-	rest := d.rest()
-	defer rest.release()
 	if !ask {
+		rest := d.rest()
+		rest.release()
 		return nil
 	}
 	within, cancel := e.within(ctx, time.Now())
 	defer cancel()
-	return d.look(within, rest)
+	return d.lookAtRest(within)
 }
 
 // banFor denies one Ask, which was found to be denied, so that it bans: a look does not. It is false if there

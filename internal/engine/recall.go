@@ -18,7 +18,7 @@ const maxLate = 2 * time.Second
 // wants that or the call was not sent. The call is on all of the Asks; those on each alone are not used again, and
 // their attempts end later: the script does not say whether one that has ended takes tokens.
 func (e *Engine) recall(ctx context.Context, c *dispatch.Call, asks []*Ask, calls []*dispatch.Call) bool {
-	if !asks[0].Recalls || !left(ctx) || !c.InFlight() || !e.background.Begin() {
+	if !c.InFlight() || !e.background.Begin() {
 		return false
 	}
 	charges := make([]Charge, len(asks))

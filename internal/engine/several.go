@@ -2,10 +2,12 @@ package engine
 
 import (
 	"context"
+	"math"
 	"slices"
 	"time"
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
+	"github.com/ginlimit/ginlimit/internal/denycache"
 	"github.com/ginlimit/ginlimit/internal/dispatch"
 	"github.com/ginlimit/ginlimit/internal/rules"
 )
@@ -53,7 +55,7 @@ func (e *Engine) takeSeveral(ctx context.Context, asks []Ask, answers []Answer) 
 	if d.knows() {
 		within, cancel := e.within(ctx, start)
 		defer cancel()
-		d.lookAtRest(within)
+		_ = d.lookAtRest(within) // the denial that is known answers
 		return nil
 	}
 	never := slices.ContainsFunc(d.members, func(m member) bool { return !m.free() && m.call.Op.Charges == 0 })
@@ -128,35 +130,39 @@ func (d *several) knows() (known bool) {
 
 // lookAtRest looks at the tokens of the Asks that the deny cache does not deny, as one of them may deny for
 // longer. It does so once for a denial.
-func (d *several) lookAtRest(ctx context.Context) {
+func (d *several) lookAtRest(ctx context.Context) error {
 	rest := d.rest()
 	defer rest.release()
-	beside, never, looked := d.beside(), false, false
+	most, _ := d.beside()
 	for i := range d.members {
-		if m := &d.members[i]; m.known {
-			never = never || m.answer.RetryAfter < 0
-			looked = looked || d.e.denied.Beside(denial(m.call)) == beside
+		if m := &d.members[i]; m.known && (m.answer.RetryAfter < 0 || d.e.denied.Looked(denial(m.call), most)) {
+			return nil
 		}
 	}
-	if never || looked || d.look(ctx, rest) != nil {
-		return
+	if err := d.look(ctx, rest); err != nil || rest.anyFailed() {
+		return err
 	}
-	beside = d.beside()
+	_, least := d.beside()
 	for i := range d.members {
 		if m := &d.members[i]; m.known {
-			d.e.denied.SetBeside(denial(m.call), beside)
+			d.e.denied.SetBeside(denial(m.call), least)
 		}
 	}
+	return nil
 }
 
-// beside identifies the Asks that do not deny, as far as is known, of those that are decided on together.
-func (d *several) beside() (hash uint64) {
+// beside identifies the Asks that do not deny, as far as is known, of those that are decided on together: with the most
+// tokens that one wants, and the fewest.
+func (d *several) beside() (most, least denycache.Beside) {
+	most.Of, least.N = 1, math.MaxInt64
 	for i := range d.members {
 		if m := &d.members[i]; !m.known {
-			hash ^= (denial(m.call).Hash + uint64(m.ask.N)) * 0x9E3779B97F4A7C15
+			most.Of += denial(m.call).Hash
+			most.N, least.N = max(most.N, m.ask.N), min(least.N, m.ask.N)
 		}
 	}
-	return max(1, hash)
+	least.Of = most.Of
+	return most, least
 }
 
 // rest returns a look at the tokens of the Asks that are not known to be denied, and that no earlier look has found to
@@ -191,20 +197,23 @@ func (d *several) look(ctx context.Context, rest *several) error {
 		return nil
 	}
 	rest.group()
-	rest.send(ctx)
+	if rest.send(ctx); rest.separate() {
+		rest.send(ctx)
+	}
 	failed, err := rest.failed(ctx)
 	if err != nil {
 		return err
 	}
 	d.e.decideHere(failed, false)
 	for i := range rest.members {
-		m := &rest.members[i]
-		m.call.Op.Charges = 1 // of what is remembered
-		m.of.known = m.err == nil && m.denied()
+		if m := &rest.members[i]; m.err == nil {
+			m.call.Op.Charges = 1 // of what is remembered
+			m.of.known = m.denied()
+		}
 	}
-	beside := d.beside()
+	_, beside := d.beside()
 	for i := range rest.groups {
-		rest.groups[i].end(d.e, false, beside, nil)
+		rest.groups[i].end(ctx, d.e, false, beside, nil)
 	}
 	return nil
 }
@@ -232,16 +241,21 @@ func (d *several) take(ctx context.Context, start time.Time) error {
 		allowed = d.e.decideHere(failed, allowed) && allowed
 		d.e.endHere(failed)
 	}
-	beside := uint64(0)
+	var beside denycache.Beside
 	if !allowed && failed == nil {
 		for i := range d.members {
 			d.members[i].known = d.members[i].denied()
 		}
-		beside = d.beside()
+		_, beside = d.beside()
 	}
 	var taken []Charge
 	for i := range d.groups {
-		taken = d.groups[i].end(d.e, allowed, beside, taken)
+		taken = d.groups[i].end(within, d.e, allowed, beside, taken)
+	}
+	if taken != nil && len(d.groups) == 1 { // with a slot for which this process has no room
+		own, cancel := d.e.within(ctx, start)
+		defer cancel()
+		within = own
 	}
 	d.e.giveBackAll(within, taken)
 	return err
@@ -281,8 +295,9 @@ func (e *Engine) takeWithTrials(ctx context.Context, r Request) error {
 			return e.Take(ctx, Request{Asks: r.Asks[:live], Answers: r.Answers[:live], Waits: r.Waits})
 		}
 		at := live + i - first
-		r.Answers[at].Failed = dispatch.ErrGoexit // a hook of the client may end the goroutine
-		r.Answers[at].Failed = e.takeNow(ctx, r.Asks[at:at+1], r.Answers[at:at+1])
+		failed := dispatch.ErrGoexit // a hook of the client may end the goroutine
+		defer func() { r.Answers[at].Failed = failed }()
+		failed = e.takeNow(ctx, r.Asks[at:at+1], r.Answers[at:at+1])
 		return nil
 	})
 	if first == 0 {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
+	"github.com/ginlimit/ginlimit/internal/denycache"
 	"github.com/ginlimit/ginlimit/internal/dispatch"
 	"github.com/ginlimit/ginlimit/internal/receipt"
 	"github.com/ginlimit/ginlimit/internal/rules"
@@ -159,7 +160,7 @@ func (a *Answer) allowFree(n int64) {
 func (e *Engine) decide(ctx context.Context, c *dispatch.Call, ask *Ask, answer *Answer) error {
 	for _, layer := range layers {
 		if done, err := layer(e, ctx, c, ask, answer); err != nil {
-			answer.recalled = e.recall(ctx, c, []*Ask{ask}, []*dispatch.Call{c})
+			answer.recalled = ask.Recalls && left(ctx) && e.recall(ctx, c, []*Ask{ask}, []*dispatch.Call{c})
 			return e.fallBack(ctx, c, ask, answer, err)
 		} else if done {
 			break
@@ -175,7 +176,7 @@ func (e *Engine) askStore(ctx context.Context, c *dispatch.Call, ask *Ask, answe
 	}
 	answer.receipt.Fill(c.Sent, c.States)
 	answer.judge(c, ask, FromStore)
-	e.noteDecision(c, answer.Allowed, 0)
+	e.noteDecision(c, answer.Allowed, denycache.Beside{})
 	return true, nil
 }
 

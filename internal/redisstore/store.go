@@ -204,7 +204,8 @@ func RefusesKeys(err error) bool {
 	if !IsCommandError(err) {
 		return false
 	}
-	for _, code := range []string{"OOM", "WRONGTYPE", "READONLY", "NOREPLICAS", "MISCONF", "MOVED", "ASK", "TRYAGAIN"} {
+	for _, code := range []string{"OOM", "WRONGTYPE", "READONLY", "NOREPLICAS", "MISCONF", "NOPERM", "CLUSTERDOWN",
+		"MOVED", "ASK", "TRYAGAIN"} {
 		if redis.HasErrorPrefix(err, code) {
 			return false
 		}
