@@ -65,7 +65,7 @@ const (
 	// maxReadAhead is the longest body that is read ahead. Of one as long net/http's server reads the rest itself
 	// before it answers, so that a read that is not over delays no response.
 	maxReadAhead = 256<<10 - 1
-	// maxAllReadAhead is how much memory the bodies of all waiting requests of a limiter take.
+	// maxAllReadAhead is how much memory bodies that were read ahead take, of all requests of a limiter.
 	maxAllReadAhead = 32 << 20
 )
 
@@ -79,7 +79,6 @@ func (s *requestState) takeFor(r *http.Request) (failed *part, why failure) {
 	defer func() {
 		if body != nil {
 			body.Stop()
-			all.Add(-n)
 		}
 	}()
 	return s.take(r.Context(), func() {
@@ -90,6 +89,10 @@ func (s *requestState) takeFor(r *http.Request) (failed *part, why failure) {
 		default:
 			body = readahead.Begin(r.Body, n, http.ErrBodyReadAfterClose)
 			r.Body = body
+			context.AfterFunc(r.Context(), func() { // the handlers have returned, and read it no more
+				body.Wait()
+				all.Add(-n)
+			})
 		}
 	})
 }

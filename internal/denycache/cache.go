@@ -147,12 +147,18 @@ func (c *Cache) Lookup(s Subject, states []bucket.State) bool {
 
 // Looked reports whether subjects were looked at together with a denial that is known, for as many tokens.
 func (c *Cache) Looked(s Subject, b Beside) bool {
+	if c == nil {
+		return false
+	}
 	e := find(c.places(s.Hash), s)
 	return e != nil && slices.ContainsFunc(e.Beside[:], func(o Beside) bool { return o.Of == b.Of && o.N >= b.N })
 }
 
 // SetBeside notes what was looked at together with a denial, if that is known.
 func (c *Cache) SetBeside(s Subject, b Beside) {
+	if c == nil {
+		return
+	}
 	places := c.places(s.Hash)
 	e := find(places, s)
 	if e == nil {

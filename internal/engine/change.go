@@ -40,7 +40,7 @@ func (e *Engine) change(ctx context.Context, ask *Ask, scope rules.Scope, op buc
 	defer e.release(c)
 	within, cancel := context.WithTimeout(ctx, e.Timeout+e.Timeout/10)
 	defer cancel()
-	err := e.apply(within, c)
+	err := e.apply(within, c, true)
 	if e.local != nil && (err != nil || op.Verb != bucket.Give) {
 		buckets := ask.Set.Share(e.replicas()).Buckets(scope)
 		for i := range buckets {
@@ -58,8 +58,8 @@ func (e *Engine) change(ctx context.Context, ask *Ask, scope rules.Scope, op buc
 }
 
 // apply sends a change to the store. It ends what this process keeps of the key: denials; a reset or a
-// block also ends leases, and a reset the ban. It wakes callers that wait.
-func (e *Engine) apply(ctx context.Context, c *dispatch.Call) error {
+// block also ends leases, and a reset the ban. If it wakes, it wakes callers that wait.
+func (e *Engine) apply(ctx context.Context, c *dispatch.Call, wakes bool) error {
 	isReset := c.Op.Verb == bucket.Reset
 	late, end := true, func(bool) {}
 	if isReset || c.Op.Verb == bucket.Block {
@@ -71,24 +71,21 @@ func (e *Engine) apply(ctx context.Context, c *dispatch.Call) error {
 	if isReset {
 		e.bans.note(c.Hash, 0)
 	}
-	e.changed(c.Key, c.Hash, err)
+	if e.denied.Forget(c.Key, c.Hash, mayStillHappen(err)); wakes {
+		e.wake(c.Key, true)
+	}
 	return err
 }
 
 // applyLocally makes a change to the buckets that decide without Redis.
 func (e *Engine) applyLocally(key []byte, hash uint64, buckets []bucket.Bucket, op bucket.Op) {
 	e.local.Do(key, buckets, op, make([]bucket.State, len(buckets)))
-	e.changed(key, hash, nil)
+	e.denied.Forget(key, hash, false)
+	e.wake(key, true)
 }
 
 // LimitsChanged has the first callers of all lines try again, or leave, as clients may have other limits.
 func (e *Engine) LimitsChanged() {
 	e.changes.Add(1) // before it looks who waits: see waitIn
 	e.waiting.WakeAll()
-}
-
-// changed forgets a key's denials and wakes the callers that wait for its tokens.
-func (e *Engine) changed(key []byte, hash uint64, err error) {
-	e.denied.Forget(key, hash, mayStillHappen(err))
-	e.wake(key, true)
 }

@@ -199,6 +199,7 @@ func (m *member) takeBack(allowed bool, taken []Charge) []Charge {
 		return taken
 	}
 	charge := m.answer.Charge(m.ask)
+	charge.tried = m.ask.waits() && m.ask.again
 	m.answer.attempt = 0
 	return append(taken, charge)
 }
@@ -234,5 +235,5 @@ func (g *group) recall(ctx context.Context, e *Engine) {
 		}
 		asks[i] = m.ask
 	}
-	g.recalled = e.recall(ctx, g.call, asks, g.calls)
+	g.recalled = e.recall(g.call, asks, g.calls)
 }

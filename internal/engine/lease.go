@@ -193,7 +193,7 @@ func (e *Engine) decideByBoth(ctx context.Context, c *dispatch.Call, ask *Ask, a
 	charge := Charge{of: ask.Subject, n: op.N, receipt: receipt.New(e.Timeout)}
 	if err = e.store.Do(ctx, own); err != nil {
 		e.leases.PutBack(part)
-		e.recall(ctx, own, []*Ask{ask}, []*dispatch.Call{own})
+		e.recallOne(ctx, own, ask)
 		return false, err
 	}
 	if _, allowed := ask.Set.Fit(rules.All, own.States, own.Op); !allowed {
@@ -348,5 +348,5 @@ func (e *Engine) returnUnused(ctx context.Context, unused *lease.Unused) {
 	c := dispatch.NewCall()
 	c.Reset(op, unused.Buckets)
 	c.Key, c.Hash = unused.Key, unused.Hash
-	_ = e.apply(ctx, c) // what cannot be given back stays taken
+	_ = e.apply(ctx, c, true) // what cannot be given back stays taken
 }

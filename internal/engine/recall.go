@@ -14,11 +14,11 @@ import (
 // maxLate is how long an answer is waited for whose caller has left, or two timeouts if these are longer.
 const maxLate = 2 * time.Second
 
-// recall begins to give back what a call takes whose caller has left, once Redis has answered. It is false if nobody
-// wants that or the call was not sent. The call is on all of the Asks; those on each alone are not used again, and
+// recall begins to give back what a late call takes, once Redis has answered: its caller has left, or its request is
+// denied. It is false if the call was not sent. A decision that calls it must have begun. The call is on all of the Asks; those on each alone are not used again, and
 // their attempts end later: the script does not say whether one that has ended takes tokens.
-func (e *Engine) recall(ctx context.Context, c *dispatch.Call, asks []*Ask, calls []*dispatch.Call) bool {
-	if !c.InFlight() || !e.background.Begin() {
+func (e *Engine) recall(c *dispatch.Call, asks []*Ask, calls []*dispatch.Call) bool {
+	if !c.InFlight() {
 		return false
 	}
 	charges := make([]Charge, len(asks))
@@ -26,8 +26,7 @@ func (e *Engine) recall(ctx context.Context, c *dispatch.Call, asks []*Ask, call
 		charges[i].of = ask.Subject // the caller uses the Ask again
 	}
 	calls = slices.Clone(calls)
-	go func() {
-		defer e.background.Done()
+	e.background.Go(func() {
 		err := c.Late(max(maxLate, 2*e.Timeout))
 		for _, single := range calls {
 			e.loseAttempt(single)
@@ -44,8 +43,17 @@ func (e *Engine) recall(ctx context.Context, c *dispatch.Call, asks []*Ask, call
 			e.fillLate(&charges[i], n*single.Op.N, c.Sent, single.States)
 		}
 		e.giveBackLate(charges)
-	}()
+	})
 	return true
+}
+
+// recallOne is recall of one Ask whose caller has left, if it wants that.
+func (e *Engine) recallOne(ctx context.Context, c *dispatch.Call, ask *Ask) bool {
+	if !ask.Recalls || !left(ctx) || !e.background.Begin() {
+		return false
+	}
+	defer e.background.Done()
+	return e.recall(c, []*Ask{ask}, []*dispatch.Call{c})
 }
 
 // fillLate fills in what was taken for a caller that has left.

@@ -19,6 +19,7 @@ type Charge struct {
 	share   *rules.Set       // by which this process decided, if it did
 	attempt int64            // that holds a slot; 0 is none
 	receipt *receipt.Receipt // nil if nothing is to be given back
+	tried   bool             // by a request that waits: giving it back wakes nobody, as it tries again and again
 }
 
 // Charge returns what the decision on an Ask took.
@@ -83,7 +84,7 @@ func (e *Engine) correct(ctx context.Context, charge *Charge, op bucket.Op) erro
 	}
 	c := e.call(op, &charge.of, rules.Limits)
 	defer e.release(c)
-	if err := e.apply(ctx, c); err != nil {
+	if err := e.apply(ctx, c, !charge.tried); err != nil {
 		return Unavailable(ctx, err)
 	}
 	return nil

@@ -25,7 +25,9 @@ func (e *Engine) Release(charge *Charge) {
 	}
 	key := e.key(&charge.of)
 	e.slots.Release(key, charge.attempt)
-	e.wake(key, false)
+	if !charge.tried {
+		e.wake(key, false)
+	}
 }
 
 // attempts reports whether a decision on an Ask takes a slot.

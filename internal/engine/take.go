@@ -160,7 +160,7 @@ func (a *Answer) allowFree(n int64) {
 func (e *Engine) decide(ctx context.Context, c *dispatch.Call, ask *Ask, answer *Answer) error {
 	for _, layer := range layers {
 		if done, err := layer(e, ctx, c, ask, answer); err != nil {
-			answer.recalled = ask.Recalls && left(ctx) && e.recall(ctx, c, []*Ask{ask}, []*dispatch.Call{c})
+			answer.recalled = e.recallOne(ctx, c, ask)
 			return e.fallBack(ctx, c, ask, answer, err)
 		} else if done {
 			break

@@ -57,6 +57,9 @@ func (b *Body) Stop() {
 	b.mu.Unlock()
 }
 
+// Wait returns when no read that Begin began goes on.
+func (b *Body) Wait() { <-b.done }
+
 // Read implements [io.Reader]: first what was read ahead, then what a read that has begun reads.
 func (b *Body) Read(p []byte) (int, error) {
 	n, more, err := b.take(p)

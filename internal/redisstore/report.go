@@ -5,6 +5,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/ginlimit/ginlimit/internal/dispatch"
 	"github.com/ginlimit/ginlimit/internal/inflight"
 	"github.com/ginlimit/ginlimit/internal/wire"
@@ -82,7 +84,7 @@ func (s *Store) report(ctx context.Context, commands []*command, most int32, rep
 		case err == nil || !IsCommandError(err):
 			continue
 		case c.crossSlot:
-			refused = refused || !moved
+			refused = refused || RefusesKeys(err) || redis.HasErrorPrefix(err, "NOPERM")
 		default:
 			s.logErrorReply(err)
 		}
