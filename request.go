@@ -105,7 +105,10 @@ func readsAhead(r *http.Request) bool {
 		return false
 	}
 	body := reflect.TypeOf(r.Body)
-	return body != nil && body.Kind() == reflect.Pointer && body.Elem().Name() == "body" && body.Elem().PkgPath() == "net/http"
+	if body == nil || body.Kind() != reflect.Pointer {
+		return false
+	}
+	return body.Elem().Name() == "body" && body.Elem().PkgPath() == "net/http"
 }
 
 // bypass leaves out the policies that do not count the request. It reports whether the request is over: its

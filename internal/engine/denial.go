@@ -54,6 +54,8 @@ func (e *Engine) noteDecision(c *dispatch.Call, allowed bool, beside denycache.B
 	case allowed:
 		e.denied.Charge(denial(c))
 	case c.Op.Charges > 0:
-		e.denied.Remember(denial(c), denycache.Denial{States: c.States, Sent: c.Sent, Received: c.Received, Beside: [2]denycache.Beside{beside}})
+		d := denycache.Denial{States: c.States, Sent: c.Sent, Received: c.Received}
+		d.Beside[0] = beside
+		e.denied.Remember(denial(c), d)
 	}
 }

@@ -125,17 +125,18 @@ type store interface {
 // Engine makes decisions. It is safe for concurrent use.
 type Engine struct {
 	Config
-	store    store
-	redis    *redisstore.Store // the store; nil if it is this process
-	denied   *denycache.Cache  // what Redis is not asked again; nil without Redis
-	leases   *lease.Cache      // what was taken ahead of Redis
-	local    *memory.Store     // decides if the store does not; nil without Redis
-	calls    sync.Pool         // of *dispatch.Call
-	slots    *inflight.Counts  // that this process holds
-	replica  *replica          // nil without Redis, and if the number of replicas is known
-	counts   atomic.Bool       // it has begun to count replicas
-	attempts attempts          // to count them
-	bans     bans              // that it knows of
+	store     store
+	redis     *redisstore.Store // the store; nil if it is this process
+	denied    *denycache.Cache  // what Redis is not asked again; nil without Redis
+	leases    *lease.Cache      // what was taken ahead of Redis
+	local     *memory.Store     // decides if the store does not; nil without Redis
+	calls     sync.Pool         // of *dispatch.Call
+	decisions sync.Pool         // of *several
+	slots     *inflight.Counts  // that this process holds
+	replica   *replica          // nil without Redis, and if the number of replicas is known
+	counts    atomic.Bool       // it has begun to count replicas
+	attempts  attempts          // to count them
+	bans      bans              // that it knows of
 	waits
 	background dispatch.Background
 	unreturned unreturned

@@ -24,7 +24,8 @@ func (s localStore) Do(_ context.Context, c *dispatch.Call) error {
 	if c.Op.Verb != bucket.Take || bucket.At(c.Buckets, bucket.Slots) < 0 {
 		s.Store.Do(c.Key, c.Buckets, c.Op, c.States)
 	} else {
-		takeLocally(s.Store, s.slots, []local{{call: c, buckets: c.Buckets, op: c.Op, states: c.States, inUse: ownSlots}}, true)
+		one := [...]local{{call: c, buckets: c.Buckets, op: c.Op, states: c.States, inUse: ownSlots}}
+		takeLocally(s.Store, s.slots, one[:], true)
 	}
 	return nil
 }
@@ -49,11 +50,12 @@ func ownSlots(h inflight.Holders) int64 { return h.Own }
 // takeLocally makes all Takes in this process, with a slot of each that has slots, if all are allowed and it
 // may; else none. It reports whether all are allowed.
 func takeLocally(store *memory.Store, slots *inflight.Counts, all []local, may bool) (allowed bool) {
-	parts := make([]memory.Part, len(all))
-	tries := make([]inflight.Try, 0, len(all))
+	var fewParts [4]memory.Part // on the stack
+	var fewTries [4]inflight.Try
+	parts, tries := fewParts[:0], fewTries[:0]
 	for i := range all {
 		l := &all[i]
-		parts[i] = memory.Part{Key: l.call.Key, Buckets: l.buckets, Op: l.op, States: l.states}
+		parts = append(parts, memory.Part{Key: l.call.Key, Buckets: l.buckets, Op: l.op, States: l.states})
 		if bucket.At(l.buckets, bucket.Slots) >= 0 {
 			tries = append(tries, inflight.Try{Key: l.call.Key, Number: l.call.Attempt.Number, Sent: l.sent})
 		}
@@ -202,9 +204,9 @@ type slotsAlone struct {
 	away     bool  // Redis is away, and not just late
 }
 
-// inUse returns how many slots are in use. While Redis is late, what others held when it said so last counts until Redis
-// would have forgotten it. For a [inflight.Renewal] the slots are not divided: the replicas share what was free then, at
-// least one for each. If others have some, they may have got what this process has released since.
+// inUse returns how many slots are in use. While Redis is late, what others held when it said so last counts until
+// Redis would have forgotten it. For a [inflight.Renewal] the slots are not divided: the replicas share what was free
+// then, at least one for each. If others have some, they may have got what this process has released since.
 func (s *slotsAlone) inUse(h inflight.Holders) int64 {
 	held, others := h.Own+s.siblings, max(h.Others, s.siblings)
 	switch free := s.n - others - h.Then; {

@@ -15,8 +15,9 @@ import (
 const maxLate = 2 * time.Second
 
 // recall begins to give back what a late call takes, once Redis has answered: its caller has left, or its request is
-// denied. It is false if the call was not sent. A decision that calls it must have begun. The call is on all of the Asks; those on each alone are not used again, and
-// their attempts end later: the script does not say whether one that has ended takes tokens.
+// denied. It is false if the call was not sent. A decision that calls it must have begun. The call is on all of the
+// Asks; those on each alone are not used again, and their attempts end later: the script does not say whether one
+// that has ended takes tokens.
 func (e *Engine) recall(c *dispatch.Call, asks []*Ask, calls []*dispatch.Call) bool {
 	if !c.InFlight() {
 		return false

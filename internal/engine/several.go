@@ -79,8 +79,7 @@ func (e *Engine) takeSeveral(ctx context.Context, asks []Ask, answers []Answer) 
 
 // several returns a decision on the Asks whose answers are not static.
 func (e *Engine) several(asks []Ask, answers []Answer) *several {
-	d := &several{e: e}
-	d.members, d.groups = d.memory.members[:0], d.memory.groups[:0]
+	d := e.emptySeveral()
 	for i := range asks {
 		ask, answer := &asks[i], &answers[i]
 		if answer.Decided && answer.Source == FromStatic {
@@ -94,8 +93,18 @@ func (e *Engine) several(asks []Ask, answers []Answer) *several {
 	return d
 }
 
+// emptySeveral returns a decision on nothing yet.
+func (e *Engine) emptySeveral() *several {
+	d, ok := e.decisions.Get().(*several)
+	if !ok {
+		d = new(several)
+	}
+	d.e, d.members, d.groups = e, d.memory.members[:0], d.memory.groups[:0]
+	return d
+}
+
 // release ends the attempts that have not ended, as a hook of the client may end the goroutine, and keeps the
-// calls for another use.
+// decision and its calls for another use.
 func (d *several) release() {
 	for i := range d.groups {
 		g := &d.groups[i]
@@ -114,6 +123,9 @@ func (d *several) release() {
 			d.e.release(c)
 		}
 	}
+	e := d.e
+	*d = several{}
+	e.decisions.Put(d)
 }
 
 // knows reports whether the deny cache denies one of the Asks.
@@ -168,7 +180,7 @@ func (d *several) beside() (most, least denycache.Beside) {
 // rest returns a look at the tokens of the Asks that are not known to be denied, and that no earlier look has found to
 // be. It does not look at slots: nobody knows for how long one is held.
 func (d *several) rest() *several {
-	rest := &several{e: d.e}
+	rest := d.e.emptySeveral()
 	for i := range d.members {
 		m := &d.members[i]
 		if m.known || m.free() || !m.ask.Set.Counts(rules.Tokens) {

@@ -84,7 +84,7 @@ func (e *Engine) endGranted(c *dispatch.Call, ask *Ask, answer *Answer) {
 		answer.attempt = c.Attempt.Number
 		return
 	}
-	surplus := Charge{of: ask.Subject, n: answer.Granted, receipt: receipt.New(e.Timeout)} // what cannot be given back stays taken
+	surplus := Charge{of: ask.Subject, n: answer.Granted, receipt: receipt.New(e.Timeout)}
 	surplus.receipt.Fill(c.Sent, c.States)
 	e.background.Go(func() { e.giveBackAll(context.Background(), []Charge{surplus}) })
 	answer.Statuses = answer.Statuses[:0]

@@ -30,6 +30,10 @@ func (s *Store) TakeAll(parts []Part, take func() bool) {
 			defer s.shards[i].mu.Unlock()
 		}
 	}
+	if len(parts) == 1 {
+		s.takeOneLocked(&parts[0], take)
+		return
+	}
 	all, now := make([]request, len(parts)), time.Since(s.start).Milliseconds()
 	var undo []func()
 	for i := range parts {
@@ -59,6 +63,17 @@ func (s *Store) TakeAll(parts []Part, take func() bool) {
 			f()
 		}
 	}
+}
+
+// takeOneLocked is TakeAll of one Take, without an allocation.
+func (s *Store) takeOneLocked(p *Part, take func() bool) {
+	shard, charges := s.shard(p.Key), int64(0)
+	r := &shard.request
+	*r = request{Op: p.Op, key: p.Key, buckets: p.Buckets, states: p.States, now: time.Since(s.start).Milliseconds()}
+	if shard.readLocked(r); take() {
+		charges = r.fits
+	}
+	shard.changeLocked(r, charges)
 }
 
 // savedLocked returns a function that restores the buckets of a request as they are now.

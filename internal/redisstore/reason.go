@@ -155,8 +155,8 @@ func Word(err error) string {
 	return "client"
 }
 
-// IsDenied reports whether an error is that the user lacks a right. Of a command in a script, Redis before 7.2 and since
-// then says it in other words after ERR.
+// IsDenied reports whether an error is that the user lacks a right. Of a command in a script, Redis before 7.2 and
+// since then says it in other words after ERR.
 func IsDenied(err error) bool {
 	if !IsErrorReply(err) {
 		return false
