@@ -176,9 +176,7 @@ func (e *Engine) look(ctx context.Context, asks []Ask, answers []Answer, ask boo
 		rest.release()
 		return nil
 	}
-	within, cancel := e.within(ctx, time.Now())
-	defer cancel()
-	return d.lookAtRest(within)
+	return d.lookAtRest(ctx, time.Now())
 }
 
 // banFor denies one Ask, which was found to be denied, so that it bans: a look does not. It is false if there

@@ -53,9 +53,7 @@ func (e *Engine) takeSeveral(ctx context.Context, asks []Ask, answers []Answer) 
 	d := e.several(asks, answers)
 	defer d.release()
 	if d.knows() {
-		within, cancel := e.within(ctx, start)
-		defer cancel()
-		_ = d.lookAtRest(within) // the denial that is known answers
+		_ = d.lookAtRest(ctx, start) // the denial that is known answers
 		return nil
 	}
 	never := slices.ContainsFunc(d.members, func(m member) bool { return !m.free() && m.call.Op.Charges == 0 })
@@ -142,7 +140,7 @@ func (d *several) knows() (known bool) {
 
 // lookAtRest looks at the tokens of the Asks that the deny cache does not deny, as one of them may deny for
 // longer. It does so once for a denial.
-func (d *several) lookAtRest(ctx context.Context) error {
+func (d *several) lookAtRest(ctx context.Context, start time.Time) error {
 	rest := d.rest()
 	defer rest.release()
 	most, _ := d.beside()
@@ -151,7 +149,7 @@ func (d *several) lookAtRest(ctx context.Context) error {
 			return nil
 		}
 	}
-	if err := d.look(ctx, rest); err != nil || rest.anyFailed() {
+	if err := d.look(ctx, start, rest); err != nil || rest.anyFailed() {
 		return err
 	}
 	_, least := d.beside()
@@ -200,7 +198,7 @@ func (d *several) rest() *several {
 }
 
 // look looks at the tokens of the rest, and takes nothing.
-func (d *several) look(ctx context.Context, rest *several) error {
+func (d *several) look(ctx context.Context, start time.Time, rest *several) error {
 	if len(rest.members) == 0 {
 		return nil
 	}
@@ -209,9 +207,7 @@ func (d *several) look(ctx context.Context, rest *several) error {
 		return nil
 	}
 	rest.group()
-	if rest.send(ctx); rest.separate() {
-		rest.send(ctx)
-	}
+	rest.ask(ctx, start)
 	failed, err := rest.failed(ctx)
 	if err != nil {
 		return err
@@ -232,22 +228,9 @@ func (d *several) look(ctx context.Context, rest *several) error {
 
 // take has Redis decide, on one server in one script.
 func (d *several) take(ctx context.Context, start time.Time) error {
-	within := ctx
-	if d.group(); len(d.groups) > 1 {
-		own, cancel := d.e.within(ctx, start) // no hook of the client ends this goroutine
-		defer cancel()
-		within = own
-	}
-	if d.send(within); d.separate() {
-		own, cancel := d.e.within(ctx, start)
-		defer cancel()
-		within = own
-		d.send(within)
-		if !d.anyFailed() {
-			d.e.redis.Separate() // refused together, answered alone
-		}
-	}
-	failed, err := d.failed(within)
+	d.group()
+	d.ask(ctx, start)
+	failed, err := d.failed(ctx)
 	allowed := err == nil && d.allows()
 	if err == nil && failed != nil {
 		allowed = d.e.decideHere(failed, allowed) && allowed
@@ -262,15 +245,27 @@ func (d *several) take(ctx context.Context, start time.Time) error {
 	}
 	var taken []Charge
 	for i := range d.groups {
-		taken = d.groups[i].end(within, d.e, allowed, beside, taken)
+		taken = d.groups[i].end(ctx, d.e, allowed, beside, taken)
 	}
-	if taken != nil && len(d.groups) == 1 { // with a slot for which this process has no room
-		own, cancel := d.e.within(ctx, start)
+	if taken != nil {
+		within, cancel := d.e.within(ctx, start)
 		defer cancel()
-		within = own
+		d.e.giveBackAll(within, taken)
 	}
-	d.e.giveBackAll(within, taken)
 	return err
+}
+
+// ask asks the store about all groups, and apart about those that a server refuses together, in the time of one
+// decision.
+func (d *several) ask(ctx context.Context, start time.Time) {
+	if d.send(ctx); !d.separate() {
+		return
+	}
+	within, cancel := d.e.within(ctx, start)
+	defer cancel()
+	if d.send(within); !d.anyFailed() {
+		d.e.redis.Separate() // refused together, answered alone
+	}
 }
 
 // denied reports whether the store found that it denies an Ask.
@@ -290,9 +285,6 @@ func (d *several) all() (members []*member) {
 // giveBackAll gives back what was just taken, all at the same time, as the request is denied. It waits for that as
 // long as the context lasts. What cannot be given back stays taken.
 func (e *Engine) giveBackAll(ctx context.Context, taken []Charge) {
-	if taken == nil {
-		return
-	}
 	e.background.Detached(ctx, e.Timeout, func(ctx context.Context) {
 		atOnce(len(taken), func(i int) error { return e.giveBack(ctx, &taken[i]) })
 	})
