@@ -79,6 +79,23 @@ func TestALateDecisionGoesByWhatOthersHeldLast(t *testing.T) {
 	}
 }
 
+// TestAPeekAtAKeyOfWhichNothingIsKnown while Redis is late: this process has its share, as a take then finds.
+func TestAPeekAtAKeyOfWhichNothingIsKnown(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		e := b.start(t, b.client(t), engine.Config{Replicas: 5}, 64)
+		one := failing("new", setOf(perHour(1000), bucket.NewSlots(50)), engine.FailLocal)
+		b.Delay.Store(int64(time.Second))
+		for _, want := range []int64{10, 9} {
+			answers := make([]engine.Answer, 1)
+			require.NoError(t, e.Peek(t.Context(), []engine.Ask{one}, answers))
+			require.Equal(t, engine.FromLocal, answers[0].Source)
+			require.Equal(t, want, answers[0].Statuses[1].Remaining)
+			taken := take(t, e, 1, one)
+			require.True(t, taken.HasSlot())
+		}
+	})
+}
+
 // TestLateDecisionsShareWhatIsFree: of 9 slots, others have 1 and this process 2, and two processes share the rest.
 func TestLateDecisionsShareWhatIsFree(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {

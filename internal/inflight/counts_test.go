@@ -106,6 +106,16 @@ func TestAttemptsTellWhatIsSettledAndHeld(t *testing.T) {
 	})
 }
 
+// TestNothingIsKnownOfANewKey: what others hold is not taken for none.
+func TestNothingIsKnownOfANewKey(t *testing.T) {
+	t.Parallel()
+	c := New(nil)
+	require.Equal(t, Holders{Age: Life}, c.Holders(key))
+	look := []Try{{Key: key}}
+	c.TryAll(look, func() bool { return true })
+	require.Equal(t, Holders{Age: Life}, look[0].Of)
+}
+
 // remembered returns the number of remembered keys.
 func remembered(c *Counts) (n int) {
 	for i := range c.shards {
