@@ -42,6 +42,8 @@ func TestALateDecisionGoesByWhatOthersHeldLast(t *testing.T) {
 		"others have the rest for long":   {1, 4, inflight.Life - time.Second, false, false},
 		"others had the rest":             {1, 4, inflight.Life, false, true},
 		"others have the rest, away":      {1, 4, 0, true, true},
+		"others have all":                 {0, 5, 0, false, false},
+		"others had all":                  {0, 5, inflight.Life, false, true},
 		"some are free":                   {3, 1, 0, false, true},
 		"some are free for long":          {3, 1, 2 * inflight.Renewal, false, false},
 		"some are free, away":             {3, 1, 0, true, false},
@@ -58,9 +60,9 @@ func TestALateDecisionGoesByWhatOthersHeldLast(t *testing.T) {
 				require.True(t, other.HasSlot())
 			}
 			var held engine.Answer
-			for range max(row.own, -row.own) {
+			for range max(row.own, -row.own, 1) {
 				held = take(t, e, 1, one)
-				require.True(t, held.HasSlot())
+				require.Equal(t, row.own != 0, held.HasSlot())
 			}
 			if row.own < 0 {
 				charge := held.Charge(&one)
