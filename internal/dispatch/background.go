@@ -12,6 +12,7 @@ type Background struct {
 	mu     sync.Mutex // guards closed
 	closed bool
 	all    sync.WaitGroup
+	stuck  Stuck // of the contexts that it borrows
 }
 
 // Begin notes the beginning of work, which ends with Done. It is false once Close has begun.
@@ -39,6 +40,11 @@ func (b *Background) Close(most time.Duration) {
 	waitAtMost(most, &b.all)
 }
 
+// Borrow is [Borrow] for work that is waited for.
+func (b *Background) Borrow(ends, caller context.Context) *Borrowed {
+	return Borrow(ends, caller, &b.stuck)
+}
+
 // waitAtMost waits until all are done, but no longer than a time.
 func waitAtMost(most time.Duration, all *sync.WaitGroup) {
 	done := make(chan struct{})
@@ -58,7 +64,7 @@ func waitAtMost(most time.Duration, all *sync.WaitGroup) {
 func (b *Background) Detached(ctx context.Context, timeout time.Duration, f func(context.Context)) {
 	b.all.Add(1)
 	within, cancel := context.WithTimeout(context.Background(), timeout)
-	borrowed := Borrow(within, ctx)
+	borrowed := b.Borrow(within, ctx)
 	defer borrowed.End()
 	_, _ = Bounded(ctx, 0, func() (struct{}, error) {
 		defer b.all.Done()

@@ -44,12 +44,12 @@ const contextsAtOnce = 16
 
 // borrow gives the batch a context with the values of the caller of its first call. No context is
 // used for two batches, because a hook of the client may keep it.
-func (b *Batch) borrow(caller context.Context) {
+func (b *Batch) borrow(caller context.Context, stuck *Stuck) {
 	if len(b.spareContexts) == 0 {
 		b.spareContexts = make([]Borrowed, contextsAtOnce)
 	}
 	b.ctx, b.spareContexts = &b.spareContexts[0], b.spareContexts[1:]
-	b.ctx.caller, b.calls[0].caller.borrowed = caller, b.ctx
+	b.ctx.caller, b.ctx.stuck, b.calls[0].caller.borrowed = caller, stuck, b.ctx
 }
 
 func (b *Batch) reset() {

@@ -8,14 +8,14 @@ import (
 )
 
 const (
-	// valueTime is how long a value of a caller's context may take. It is usually there at once.
+	// valueTime is how long the values of a caller's context may take together. They are usually there at once.
 	valueTime = 10 * time.Millisecond
-	// maxStuckValues is how many values of this process may take longer. Each has a goroutine.
+	// maxStuckValues is how many values of one owner's contexts may take longer. Each has a goroutine.
 	maxStuckValues = 64
 )
 
-// stuckValues is how many goroutines of this process wait for a value that took too long.
-var stuckValues atomic.Int64
+// Stuck counts the goroutines that wait for a value that took too long, of the contexts that one owner borrows.
+type Stuck struct{ n atomic.Int64 }
 
 // Borrowed is a context that has the values of a caller's context, such as the span of its request,
 // until the caller calls End. It ends when the context inside does, not when the caller's does.
@@ -23,30 +23,44 @@ var stuckValues atomic.Int64
 // A batch may outlive its caller, whose context may then be used for something else: a *gin.Context
 // serves another request. So no value is read after End. A context's Value is the application's code,
 // which may wait, even for the caller, or panic. So it runs in a goroutine of its own, and neither the
-// batch nor End waits for it longer than valueTime. A context with such a value has no values from then on.
+// batch nor End waits for all values together longer than valueTime. After that the context has no values.
 type Borrowed struct {
 	context.Context // has no values
 
+	stuck  *Stuck
 	mu     sync.Mutex
 	caller context.Context // nil once it has ended
-	reads  int             // of values, that End waits for
-	idle   chan struct{}   // is closed when there are none; nil if End does not wait
+	values *values         // nil until one is read
+}
+
+// values are the readings of a context's values.
+type values struct {
+	reads int           // that End waits for
+	idle  chan struct{} // is closed when there are none; nil if End does not wait
+	since time.Time     // when the first of them began
+	spent time.Duration // on those before
+}
+
+// reading is one reading of a value. The mutex of its context guards begun, over and stuck.
+type reading struct {
+	begun, over, stuck bool
+	left               time.Duration // that it may take
+	done               chan any      // has room for the value
 }
 
 // Borrow returns a context that ends with one context and has the values of another, the caller's.
-func Borrow(ends, caller context.Context) *Borrowed { return &Borrowed{Context: ends, caller: caller} }
+func Borrow(ends, caller context.Context, stuck *Stuck) *Borrowed {
+	return &Borrowed{Context: ends, stuck: stuck, caller: caller}
+}
 
 // Value implements [context.Context].
 func (b *Borrowed) Value(key any) any {
-	b.mu.Lock()
-	ended := b.caller == nil
-	b.mu.Unlock()
-	if ended || stuckValues.Load() >= maxStuckValues {
+	r := b.begin()
+	if r == nil {
 		return nil
 	}
-	r := &reading{done: make(chan any, 1)}
 	go b.read(key, r)
-	late := time.NewTimer(valueTime)
+	late := time.NewTimer(r.left)
 	defer late.Stop()
 	select {
 	case value := <-r.done:
@@ -57,10 +71,26 @@ func (b *Borrowed) Value(key any) any {
 	}
 }
 
-// reading is one reading of a value. The mutex of its context guards begun, over and stuck.
-type reading struct {
-	begun, over, stuck bool
-	done               chan any // has room for the value
+// begin returns a new reading, or nil if there are no values any more.
+func (b *Borrowed) begin() *reading {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.caller == nil || b.stuck.n.Load() >= maxStuckValues {
+		return nil
+	}
+	if b.values == nil {
+		b.values = new(values)
+	}
+	v, now := b.values, time.Now()
+	if v.reads == 0 {
+		v.since = now
+	}
+	left := valueTime - v.spent - now.Sub(v.since)
+	if left <= 0 {
+		return nil
+	}
+	v.reads++
+	return &reading{left: left, done: make(chan any, 1)}
 }
 
 // read reads a value, unless the context has ended.
@@ -70,29 +100,34 @@ func (b *Borrowed) read(key any, r *reading) {
 		_ = recover()
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		if r.over = true; r.stuck {
-			stuckValues.Add(-1)
-		} else if r.begun {
-			b.readLocked()
+		if r.stuck {
+			b.stuck.n.Add(-1)
 		}
+		b.readLocked(r)
 		r.done <- value
 	}()
 	b.mu.Lock()
 	caller := b.caller
-	if r.begun = caller != nil; r.begun {
-		b.reads++
-	}
+	r.begun = caller != nil
 	b.mu.Unlock()
 	if r.begun {
 		value = caller.Value(key)
 	}
 }
 
-// readLocked notes that End need not wait for a reading any more.
-func (b *Borrowed) readLocked() {
-	if b.reads--; b.reads == 0 && b.idle != nil {
-		close(b.idle)
-		b.idle = nil
+// readLocked notes that nobody need wait for a reading any more.
+func (b *Borrowed) readLocked(r *reading) {
+	if r.over {
+		return
+	}
+	r.over = true
+	v := b.values
+	if v.reads--; v.reads > 0 {
+		return
+	}
+	if v.spent += time.Since(v.since); v.idle != nil {
+		close(v.idle)
+		v.idle = nil
 	}
 }
 
@@ -103,9 +138,9 @@ func (b *Borrowed) giveUp(r *reading) {
 	b.caller = nil
 	if r.begun && !r.over {
 		r.stuck = true
-		stuckValues.Add(1)
-		b.readLocked()
+		b.stuck.n.Add(1)
 	}
+	b.readLocked(r)
 }
 
 // AfterFunc calls f in a goroutine of its own once the context has ended, unless stop is called before.
@@ -116,14 +151,15 @@ func (b *Borrowed) AfterFunc(f func()) (stop func() bool) { return context.After
 func (b *Borrowed) End() {
 	b.mu.Lock()
 	b.caller = nil
-	if b.reads == 0 {
+	v := b.values
+	if v == nil || v.reads == 0 {
 		b.mu.Unlock()
 		return
 	}
-	if b.idle == nil {
-		b.idle = make(chan struct{})
+	if v.idle == nil {
+		v.idle = make(chan struct{})
 	}
-	idle := b.idle
+	idle := v.idle
 	b.mu.Unlock()
 	<-idle // no longer than valueTime: then who reads gives up
 }

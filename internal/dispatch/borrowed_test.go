@@ -57,8 +57,10 @@ func forBoth(t *testing.T, test func(t *testing.T, d *Dispatcher, s *server, one
 func TestBorrow(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		ends, cancel := context.WithCancel(t.Context())
-		borrowed := Borrow(ends, context.WithValue(t.Context(), spanKey{}, "span"))
+		borrowed := Borrow(ends, context.WithValue(t.Context(), spanKey{}, "span"), new(Stuck))
 		require.Equal(t, "span", spanOf(borrowed))
+		time.Sleep(time.Hour)
+		require.Equal(t, "span", spanOf(borrowed), "only the time in which values are read counts")
 		cancel()
 		require.Equal(t, context.Canceled, borrowed.Err())
 		borrowed.End()
@@ -288,18 +290,50 @@ func TestAValueHurtsItsOwnCallerAlone(t *testing.T) {
 	}
 }
 
+// TestManyValuesDelayACallNoMoreThanOne: they have that time together, also those that a hook reads at the same time.
+func TestManyValuesDelayACallNoMoreThanOne(t *testing.T) {
+	const took = valueTime / 4
+	value := func() any { time.Sleep(took); return "span" }
+	forBoth(t, func(t *testing.T, d *Dispatcher, s *server, one []bucket.Bucket) {
+		for _, atOnce := range []int{1, 5} {
+			var seen atomic.Int64
+			s.does(func(sent context.Context, _ *Batch) error {
+				for range 20 {
+					var all sync.WaitGroup
+					for range atOnce {
+						all.Go(func() {
+							if spanOf(sent) != nil {
+								seen.Add(1)
+							}
+						})
+					}
+					all.Wait()
+				}
+				return nil
+			}, nil)
+			start := time.Now()
+			require.NoError(t, d.Do(slowContext{t.Context(), value}, newCall("slow", take(1, 1), one)))
+			require.LessOrEqual(t, time.Since(start), valueTime)
+			require.GreaterOrEqual(t, seen.Load(), int64(3*atOnce))
+			synctest.Wait()
+		}
+		require.Zero(t, failuresOf(d))
+	})
+}
+
 // TestACallerDoesNotLeaveWhileItsValueIsRead, unless that takes long.
 func TestACallerDoesNotLeaveWhileItsValueIsRead(t *testing.T) {
 	for took, waits := range map[time.Duration]time.Duration{
-		valueTime / 2: valueTime / 2, 100 * valueTime: valueTime,
+		valueTime / 2: valueTime/2 + valueTime/5, 100 * valueTime: valueTime,
 	} {
 		inBubbleRun(t, took.String(), func(t *testing.T) {
-			borrowed := Borrow(t.Context(), slowContext{t.Context(), func() any { time.Sleep(took); return nil }})
-			for range 3 {
+			borrowed := Borrow(t.Context(), slowContext{t.Context(), func() any { time.Sleep(took); return nil }}, new(Stuck))
+			start := time.Now()
+			for i := range 3 {
+				time.Sleep(valueTime / 10 * time.Duration(min(i, 1)))
 				go spanOf(borrowed)
 			}
 			synctest.Wait()
-			start := time.Now()
 			borrowed.End()
 			require.Equal(t, waits, time.Since(start))
 			time.Sleep(took)
@@ -307,21 +341,24 @@ func TestACallerDoesNotLeaveWhileItsValueIsRead(t *testing.T) {
 	}
 }
 
-// TestValuesThatNeverReturnAreFew: further ones are not read until some have returned. It is not parallel, as
-// other tests read values too.
+// TestValuesThatNeverReturnAreFew: further ones of the same owner are not read until some have returned.
 func TestValuesThatNeverReturnAreFew(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		var stuck Stuck
+		known := context.WithValue(t.Context(), spanKey{}, "span")
 		release := make(chan struct{})
 		var began atomic.Int32
 		hangs := slowContext{t.Context(), func() any { began.Add(1); <-release; return nil }}
 		for range 2 * maxStuckValues {
-			borrowed := Borrow(t.Context(), hangs)
+			borrowed := Borrow(t.Context(), hangs, &stuck)
 			require.Nil(t, spanOf(borrowed))
 			borrowed.End()
 		}
 		require.EqualValues(t, maxStuckValues, began.Load())
+		require.Nil(t, spanOf(Borrow(t.Context(), known, &stuck)))
+		require.Equal(t, "span", spanOf(Borrow(t.Context(), known, new(Stuck))), "of another owner")
 		close(release)
 		synctest.Wait()
-		require.Equal(t, "span", spanOf(Borrow(t.Context(), context.WithValue(t.Context(), spanKey{}, "span"))))
+		require.Equal(t, "span", spanOf(Borrow(t.Context(), known, &stuck)))
 	})
 }

@@ -275,7 +275,7 @@ func TestDerivedContextsEndWithADeadline(t *testing.T) {
 		require.Empty(t, one.after, "nothing is kept for it")
 		derived, cancel := context.WithCancel(one)
 		defer cancel()
-		borrowed, cancelBorrowed := context.WithCancelCause(Borrow(one, t.Context()))
+		borrowed, cancelBorrowed := context.WithCancelCause(Borrow(one, t.Context(), new(Stuck)))
 		defer cancelBorrowed(nil)
 		<-derived.Done()
 		<-borrowed.Done()

@@ -46,6 +46,7 @@ type Dispatcher struct {
 	spare    sync.Pool      // of *Batch
 	reopened chan error     // gives the prober the error that has opened the breaker again
 	life     lifetime
+	stuck    Stuck // of the contexts of its batches
 
 	mu      sync.Mutex // guards everything below, life.closed and life.retired
 	queue   queue

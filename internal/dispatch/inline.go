@@ -73,7 +73,7 @@ func (d *Dispatcher) sendInline(ctx context.Context, b *Batch, c *Call) error {
 	c.caller.abandoned = true // until it is answered here
 	defer d.release(b)
 	b.calls = append(b.calls, c)
-	b.borrow(ctx)
+	b.borrow(ctx, &d.stuck)
 	b.coalesce()
 	sentAt := b.since
 	defer func() { // a hook may end the goroutine

@@ -238,7 +238,7 @@ func (e *Engine) Ping(ctx context.Context) error {
 	within, cancel := context.WithTimeout(context.Background(), e.Timeout)
 	defer cancel()
 	defer context.AfterFunc(ctx, cancel)()
-	lent := dispatch.Borrow(within, ctx) // the client may go on after the end
+	lent := e.background.Borrow(within, ctx) // the client may go on after the end
 	defer lent.End()
 	err := e.redis.Ping(lent)
 	switch {

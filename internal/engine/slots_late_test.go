@@ -42,6 +42,8 @@ func TestALateDecisionGoesByWhatOthersHeldLast(t *testing.T) {
 		"others have the rest for long":   {1, 4, inflight.Life - time.Second, false, false},
 		"others had the rest":             {1, 4, inflight.Life, false, true},
 		"others have the rest, away":      {1, 4, 0, true, true},
+		"others have all":                 {0, 5, 0, false, false},
+		"others had all":                  {0, 5, inflight.Life, false, true},
 		"some are free":                   {3, 1, 0, false, true},
 		"some are free for long":          {3, 1, 2 * inflight.Renewal, false, false},
 		"some are free, away":             {3, 1, 0, true, false},
@@ -58,9 +60,9 @@ func TestALateDecisionGoesByWhatOthersHeldLast(t *testing.T) {
 				require.True(t, other.HasSlot())
 			}
 			var held engine.Answer
-			for range max(row.own, -row.own) {
+			for range max(row.own, -row.own, 1) {
 				held = take(t, e, 1, one)
-				require.True(t, held.HasSlot())
+				require.Equal(t, row.own != 0, held.HasSlot())
 			}
 			if row.own < 0 {
 				charge := held.Charge(&one)
@@ -77,6 +79,23 @@ func TestALateDecisionGoesByWhatOthersHeldLast(t *testing.T) {
 			b.Cut.Store(false)
 		})
 	}
+}
+
+// TestAPeekAtAKeyOfWhichNothingIsKnown while Redis is late: this process has its share, as a take then finds.
+func TestAPeekAtAKeyOfWhichNothingIsKnown(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		e := b.start(t, b.client(t), engine.Config{Replicas: 5}, 64)
+		one := failing("new", setOf(perHour(1000), bucket.NewSlots(50)), engine.FailLocal)
+		b.Delay.Store(int64(time.Second))
+		for _, want := range []int64{10, 9} {
+			answers := make([]engine.Answer, 1)
+			require.NoError(t, e.Peek(t.Context(), []engine.Ask{one}, answers))
+			require.Equal(t, engine.FromLocal, answers[0].Source)
+			require.Equal(t, want, answers[0].Statuses[1].Remaining)
+			taken := take(t, e, 1, one)
+			require.True(t, taken.HasSlot())
+		}
+	})
 }
 
 // TestLateDecisionsShareWhatIsFree: of 9 slots, others have 1 and this process 2, and two processes share the rest.

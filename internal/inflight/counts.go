@@ -271,9 +271,7 @@ func (c *Counts) tryAll(tries []Try, f func() bool) (report bool) {
 		}
 	}
 	for i := range tries {
-		if r := c.shard(tries[i].Key).keys[string(tries[i].Key)]; r != nil {
-			tries[i].Of = r.holders()
-		}
+		tries[i].Of = c.shard(tries[i].Key).keys[string(tries[i].Key)].holders()
 	}
 	granted := f()
 	for i := range tries {
@@ -364,14 +362,11 @@ func (c *Counts) Release(key []byte, number int64) {
 }
 
 // Holders returns who holds slots of a key.
-func (c *Counts) Holders(key []byte) (h Holders) {
+func (c *Counts) Holders(key []byte) Holders {
 	s := c.shard(key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if r := s.keys[string(key)]; r != nil {
-		h = r.holders()
-	}
-	return h
+	return s.keys[string(key)].holders()
 }
 
 // Held returns the number of held slots of a key.

@@ -106,6 +106,70 @@ func TestAttemptsTellWhatIsSettledAndHeld(t *testing.T) {
 	})
 }
 
+// TestNothingIsKnownOfANewKey: what others hold is not taken for none.
+func TestNothingIsKnownOfANewKey(t *testing.T) {
+	t.Parallel()
+	c := New(nil)
+	require.Equal(t, Holders{Age: Life}, c.Holders(key))
+	look := []Try{{Key: key}}
+	c.TryAll(look, func() bool { return true })
+	require.Equal(t, Holders{Age: Life}, look[0].Of)
+}
+
+// TestWhatOthersHoldIsRemembered of a key of which this process has no slot, until it says nothing any more.
+func TestWhatOthersHoldIsRemembered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var redis reports
+		c := New(redis.report)
+		defer c.Close(context.Background())
+		c.Answer(key, c.Begin(key).Number, Denied, News{Others: 5, Sent: time.Now()}, 5)
+		time.Sleep(Life - time.Millisecond)
+		require.Equal(t, Holders{Others: 5, Age: Life - time.Millisecond}, c.Holders(key))
+		time.Sleep(2 * tick)
+		require.Zero(t, remembered(c))
+		require.Zero(t, c.lingering.Load())
+		require.False(t, c.reporter.running.Load())
+		require.Zero(t, redis.calls)
+	})
+}
+
+// TestTriesOfSeveralKeysLockInOneOrder, whatever that of the keys is, or two of them wait for each other for ever.
+func TestTriesOfSeveralKeysLockInOneOrder(t *testing.T) {
+	t.Parallel()
+	c := New(nil)
+	keys := make([][]byte, shards)
+	for i, found := 0, 0; found < shards; i++ {
+		if key := fmt.Append(nil, i); keys[c.shardOf(key)] == nil {
+			keys[c.shardOf(key)] = key
+			found++
+		}
+	}
+	for _, order := range [][]int{{0, shards - 1}, {shards - 1, 0}, {7, 3, 12}, {12, 7, 3}} {
+		var tries []Try
+		for _, i := range order {
+			tries = append(tries, Try{Key: keys[i]})
+		}
+		last := slices.Max(order)
+		c.shards[last].mu.Lock()
+		done := make(chan struct{})
+		go func() {
+			c.TryAll(tries, func() bool { return true })
+			close(done)
+		}()
+		for _, i := range order {
+			require.Eventually(t, func() bool {
+				free := i != last && c.shards[i].mu.TryLock()
+				if free {
+					c.shards[i].mu.Unlock()
+				}
+				return !free
+			}, time.Minute, time.Microsecond, "%v: shard %d is locked before shard %d", order, i, last)
+		}
+		c.shards[last].mu.Unlock()
+		<-done
+	}
+}
+
 // remembered returns the number of remembered keys.
 func remembered(c *Counts) (n int) {
 	for i := range c.shards {

@@ -26,7 +26,11 @@ type Holders struct {
 	Age    time.Duration // of the news; from [Life] on, it says nothing any more
 }
 
+// holders says who holds slots of a key, of which there may be no record.
 func (r *record) holders() Holders {
+	if r == nil {
+		return Holders{Age: Life}
+	}
 	h := Holders{int64(r.slots()), r.news.Others, int64(r.heldThen), int64(r.alone), Life}
 	if !r.news.Sent.IsZero() {
 		h.Age = min(Life, time.Since(r.news.Sent))

@@ -113,7 +113,7 @@ func (c *Cache[T]) Get(ctx context.Context, client string) (T, error) {
 	case f == nil:
 		f = &flight[T]{done: make(chan struct{})}
 		c.flights[key] = f
-		borrowed := dispatch.Borrow(context.Background(), ctx)
+		borrowed := dispatch.Borrow(context.Background(), ctx, &c.calls.stuck)
 		defer borrowed.End()
 		go c.fetch(borrowed, client, key, f, cached)
 	}

@@ -16,6 +16,7 @@ type calls struct {
 	timeout   time.Duration
 	semaphore semaphore                 // acquired by each call until its end
 	failed    atomic.Pointer[time.Time] // the last failure; nil once Redis answers
+	stuck     dispatch.Stuck            // of the contexts that are borrowed
 }
 
 // call makes a call, and waits for at most the timeout. An error reply is not a failure. The call
@@ -36,7 +37,7 @@ func call[T any](values context.Context, c *calls, f func(context.Context) (T, e
 	defer cancel()
 	value, err := dispatch.Bounded(ctx, 0, func() (T, error) {
 		defer c.semaphore.release()
-		return f(dispatch.Borrow(ctx, values))
+		return f(dispatch.Borrow(ctx, values, &c.stuck))
 	})
 	if err == nil || redisstore.IsErrorReply(err) {
 		c.failed.Store(nil)
@@ -83,7 +84,7 @@ func (c *Cache[T]) forget(ctx context.Context, key string) error {
 	}
 	bounded, cancel := context.WithTimeout(ctx, c.config.Timeout)
 	defer cancel()
-	borrowed := dispatch.Borrow(context.Background(), ctx)
+	borrowed := dispatch.Borrow(context.Background(), ctx, &c.calls.stuck)
 	defer borrowed.End()
 	_, err := dispatch.Bounded(bounded, 0, func() (struct{}, error) { // a late call still takes effect
 		return struct{}{}, c.config.Redis.Forget(borrowed, key, rand.Text(), tokenLife)

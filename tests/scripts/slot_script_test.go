@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/inflight"
 	"github.com/ginlimit/ginlimit/internal/testkit"
 	"github.com/ginlimit/ginlimit/internal/wire"
 )
@@ -84,6 +85,66 @@ func TestSlotsThatAreNotKept(t *testing.T) {
 				require.Equal(t, want, s.state(t, key), "%q is refused", c.refused)
 			}
 		}
+	}
+}
+
+// TestAReportOfANode leaves of each key what a report of it leaves, though its first key alone is declared. Of the
+// others it also tells which cannot be read, as these may have left the node.
+func TestAReportOfANode(t *testing.T) {
+	t.Parallel()
+	s := newScriptKeys(t, ginlimit.TokenBucket, ginlimit.PerHour(1000))
+	updates := []inflight.Update{
+		{Key: "1", Ended: 7, Held: 2}, {Key: "2", Ended: 3, Held: 1, Doubt: true}, {Key: "3", Ended: 9, Held: 4},
+		{Key: "4", Ended: 8, Doubt: true}, {Key: "5", Ended: 5},
+	}
+	const prefix = "test:{"
+	name := func(i int) string { return wire.SlotsName(prefix, updates[i].Key).String() }
+	report := func(node bool) (failed []int64, states []string) {
+		source := testkit.ScriptSource(t, wire.Report)
+		if node {
+			source = "--" + strings.TrimPrefix(testkit.ScriptSource(t, wire.ReportNode), "#!")
+		}
+		all, _ := wire.AppendReport(nil, updates, prefix, "P1", node)
+		var keys []string
+		for _, key := range all[1 : 1+all[0].(int)] {
+			keys = append(keys, fmt.Sprint(key))
+		}
+		for _, one := range testkit.Must(eval(t.Context(), s.rdb, source, keys, all[1+len(keys):]...).Slice()) {
+			failed = append(failed, one.(int64))
+		}
+		for i := range updates {
+			states = append(states, s.state(t, name(i)))
+		}
+		return failed, states
+	}
+	for _, row := range []struct {
+		about            string
+		foreign, refused int // the key that is of another type, or for which there is no memory, or -1
+		alone, node      []int64
+	}{
+		{"all can be written", -1, -1, nil, nil},
+		{"another type", 2, -1, nil, []int64{3}},
+		{"the first of another type", 0, -1, nil, nil},
+		{"no memory", -1, 3, []int64{4}, []int64{4}},
+		{"both", 1, 3, []int64{4}, []int64{2, 4}},
+	} {
+		var left [2][]string
+		for i, want := range [][]int64{row.alone, row.node} {
+			s.mini.FlushAll()
+			setSlots(t, s.rdb, name(0), time.Second, "all", "1000 1000 3 2", "P1", "6 2 2 1000 7,", "P2", "1 1 1 1000 ")
+			setSlots(t, s.rdb, name(4), time.Second, "all", "1000 1000 1 1", "P1", "4 1 1 1000 ")
+			if row.foreign >= 0 {
+				require.NoError(t, s.rdb.Set(t.Context(), name(row.foreign), "text", time.Minute).Err())
+			}
+			if row.refused >= 0 {
+				s.refuse(name(row.refused), needMemory...)
+			}
+			var failed []int64
+			failed, left[i] = report(i == 1)
+			s.noFault()
+			require.Equal(t, want, failed, row.about)
+		}
+		require.Equal(t, left[0], left[1], row.about)
 	}
 }
 
