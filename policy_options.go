@@ -48,7 +48,7 @@ func (l limitList) policyOption(c *config) { c.counts.limits = append(c.counts.l
 //
 // [AllOf] and [ReserveAll] call the functions of several policies at the same time, each in a goroutine of its own,
 // if they do not return within a millisecond. ctx then ends when the function of an earlier policy has returned an
-// error, which also waits for a function that ignores it. If ctx is a [gin.Context], or is derived from one, they are
+// error; a function that ignores that is still waited for. If ctx is a [gin.Context], or is derived from one, they are
 // called one after another.
 func WithLimitFunc(f func(ctx context.Context, client string) ([]Limit, error)) PolicyOption {
 	return policySetting{"WithLimitFunc", func(c *config) {
