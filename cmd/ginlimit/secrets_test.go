@@ -48,6 +48,13 @@ func TestURLsInWrongPlaces(t *testing.T) {
 		entries := fmt.Sprintf("- {policy: login, client: %q, limits: 1/h, for: 1h}\n"+
 			"- {policy: %[1]q, client: c, limits: %[1]q, until: %[1]q, ? %[1]q : 1}\n", text)
 		require.NoError(t, os.WriteFile(file, []byte(entries), 0o600))
+		for _, args := range [][]string{{"policies", "--prefix", text}, {"status", "a", "b", "--prefix", text},
+			{"doctor", "--prefix", text}, {"doctor", "--json", "--prefix", text}, {"top", "a", "--prefix", text}} {
+			if strings.Contains(text, "@") || strings.Contains(text, "://") { // else it may be a prefix
+				got := r.run(args...)
+				require.NotContains(t, got.errs+got.out, "xyz", "%q: %q", text, args)
+			}
+		}
 		if !strings.Contains(text, "://") {
 			continue // it may be anything
 		}
