@@ -70,7 +70,8 @@ func TestNewerCorrectionsReplaceWaitingOnes(t *testing.T) {
 	})
 }
 
-// TestCorrectionsAreBounded: of so many keys at once. The response of a further one waits, and its policy is lowered too.
+// TestCorrectionsAreBounded: of so many keys at once. The response of a further one waits, and its policy is lowered
+// too.
 func TestCorrectionsAreBounded(t *testing.T) {
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		var waiting atomic.Int64

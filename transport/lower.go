@@ -45,8 +45,8 @@ func (c *compared) due(key string, now time.Time) bool {
 // maxLowering is how many keys are lowered in the background at the same time. The response of a further key waits.
 const maxLowering = 256
 
-// maxLowerWait is how long a response or request waits for a correction at most. What is done in the background is given
-// as long, but a function of the policy may take longer.
+// maxLowerWait is how long a response or request waits for a correction at most. What is done in the background is
+// given as long, but a function of the policy may take longer.
 const maxLowerWait = 5 * time.Second
 
 // lowering are the keys that are lowered in the background, each by one correction at a time.
