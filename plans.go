@@ -187,12 +187,13 @@ func (t *part) findLimits(ctx context.Context, found []foundLimits, i int) (*pol
 	return t.policy.limitsOf(ctx, t.client)
 }
 
-// askFuncs asks the functions of several policies for the limits of their clients, at the same time if they are slow. It
-// returns nil if fewer than two are to be asked: then prepare asks. No policy in force that has no key, or comes after
-// such a policy, is asked.
+// askFuncs asks the functions of several policies for the limits of their clients, at the same time if they are slow.
+// It returns nil if fewer than two are to be asked: then prepare asks. No policy in force that has no key, or comes
+// after such a policy, is asked. Without hasKey each has one, and after an error of a policy in force no dry run is
+// decided either.
 //
-// If a function can find a [gin.Context], nobody is asked here, as several goroutines may not use one. Functions of keys
-// and costs get it, so they are called one after another in any case.
+// If a function can find a [gin.Context], nobody is asked here, as several goroutines may not use one. Functions of
+// keys and costs get it, so they are called one after another in any case.
 func askFuncs(ctx context.Context, parts []part, hasKey func(*part) bool) []foundLimits {
 	funcs := 0
 	for i := range parts {
@@ -209,7 +210,7 @@ func askFuncs(ctx context.Context, parts []part, hasKey func(*part) bool) []foun
 		if t.phase != undecided {
 			continue
 		}
-		if has := hasKey(t); !has && !t.dry {
+		if has := hasKey == nil || hasKey(t); !has && !t.dry {
 			break // nobody after it is asked
 		} else if has && t.policy.counts.limitFunc != nil {
 			asked = append(asked, i)
@@ -218,16 +219,20 @@ func askFuncs(ctx context.Context, parts []part, hasKey func(*part) bool) []foun
 	if len(asked) < 2 {
 		return nil
 	}
-	return askEach(ctx, parts, asked)
+	return askEach(ctx, parts, asked, hasKey == nil)
 }
 
-// askEach asks for the limits of some parts. After an error of a policy in force, the later ones do not count.
-func askEach(ctx context.Context, parts []part, asked []int) []foundLimits {
+// askEach asks for the limits of some parts. After an error of a policy in force, the later ones do not count, but dry
+// runs unless cutsDry: the context of what does not count ends.
+func askEach(ctx context.Context, parts []part, asked []int, cutsDry bool) []foundLimits {
 	found := make([]foundLimits, len(parts))
-	dispatch.Together(len(asked), slowFunc, func(n int) (more bool) {
+	dispatch.Together(ctx, len(asked), slowFunc, func(within context.Context, n int) (more bool) {
 		i := asked[n]
 		t, f := &parts[i], &found[i]
-		f.limits, f.err = t.policy.limitsOf(ctx, t.client)
+		if t.dry && !cutsDry {
+			within = ctx
+		}
+		f.limits, f.err = t.policy.limitsOf(within, t.client)
 		f.known = true
 		return f.err == nil || t.dry
 	})

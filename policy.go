@@ -144,7 +144,9 @@ func (p *Policy) With(opts ...PolicyOption) (*Policy, error) {
 
 // newPolicy returns a policy, and notes all errors in it.
 func (l *Limiter) newPolicy(cfg *config, name string) *Policy {
-	p := &Policy{policyState: &policyState{policyConfig: cfg.policyConfig, limiter: l, name: name, field: httpfields.Name(name)}}
+	p := &Policy{policyState: &policyState{
+		policyConfig: cfg.policyConfig, limiter: l, name: name, field: httpfields.Name(name),
+	}}
 	if p.prefix = Key(name, ""); p.dryRun { // no key of a client of a policy in force begins so
 		p.prefix = Key(name, "dry run", "")
 	}

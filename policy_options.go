@@ -47,8 +47,9 @@ func (l limitList) policyOption(c *config) { c.counts.limits = append(c.counts.l
 // no request.
 //
 // [AllOf] and [ReserveAll] call the functions of several policies at the same time, each in a goroutine of its own,
-// if they do not return within a millisecond. If ctx is a [gin.Context], or is derived from one, they are called one
-// after another.
+// if they do not return within a millisecond. ctx then ends when the function of an earlier policy has returned an
+// error; a function that ignores that is still waited for. If ctx is a [gin.Context], or is derived from one, they are
+// called one after another.
 func WithLimitFunc(f func(ctx context.Context, client string) ([]Limit, error)) PolicyOption {
 	return policySetting{"WithLimitFunc", func(c *config) {
 		c.require(f != nil, "WithLimitFunc: the function is nil")

@@ -141,7 +141,7 @@ func (d *decision) charge(ctx context.Context, charges []Charge) error {
 	}
 	var found []foundLimits
 	if len(charges) > 1 {
-		found = askFuncs(ctx, d.parts, func(*part) bool { return true })
+		found = askFuncs(ctx, d.parts, nil)
 	}
 	for i, c := range charges {
 		p, t := c.Policy, &d.parts[i]

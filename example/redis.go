@@ -11,7 +11,8 @@ import (
 )
 
 // errURL does not quote the URL, as go-redis' error does: it has the password.
-var errURL = errors.New("REDIS_URL is none that go-redis can read; in a password, write / as %2F, ? as %3F and # as %23")
+var errURL = errors.New(
+	"REDIS_URL is none that go-redis can read; in a password, write / as %2F, ? as %3F and # as %23")
 
 // connector returns a function that makes a client of the server at url, or of a Redis inside this process, which it
 // returns too.

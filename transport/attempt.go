@@ -258,8 +258,9 @@ func (a *attempt) end(ctx context.Context, response *http.Response) {
 	if a.t.settle == nil {
 		return
 	}
-	a.t.lowering.wait(ctx, a.key, math.MaxInt) // what the response said is left does not know of it
 	if actual := a.t.settle(response); actual >= 0 {
+		// What the response said is left does not know of it.
+		a.t.lowering.wait(ctx, a.key, math.MaxInt)
 		_ = a.reserved.Settle(ctx, actual) // after an error the estimate stands
 	}
 }

@@ -70,7 +70,8 @@ func TestNewerCorrectionsReplaceWaitingOnes(t *testing.T) {
 	})
 }
 
-// TestCorrectionsAreBounded: of so many keys at once. The response of a further one waits, and its policy is lowered too.
+// TestCorrectionsAreBounded: of so many keys at once. The response of a further one waits, and its policy is lowered
+// too.
 func TestCorrectionsAreBounded(t *testing.T) {
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		var waiting atomic.Int64
@@ -130,5 +131,60 @@ func TestAPanicInTheBackgroundEndsNoProcess(t *testing.T) {
 		}
 		require.Equal(t, 30, testkit.Must(policy.Peek(t.Context(), "partner.example")).Remaining, "the next response counts")
 		require.False(t, panics.Load())
+	})
+}
+
+// TestASettlementWaitsForACorrection, but not without an end, and what is not settled does not wait.
+func TestASettlementWaitsForACorrection(t *testing.T) {
+	for name, row := range map[string]struct {
+		lowers time.Duration // how long a correction takes
+		actual int
+		waits  time.Duration
+		left   int // after it: one token may have flowed back since
+	}{
+		"a correction in time":        {time.Second, 4, time.Second, 37},
+		"a correction without end":    {time.Minute, 4, 5 * time.Second, 96},
+		"a response without a number": {time.Minute, -1, 0, 90},
+	} {
+		t.Run(name, func(t *testing.T) {
+			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+				limitsOf := ginlimit.WithLimitFunc(func(ctx context.Context, _ string) ([]ginlimit.Limit, error) {
+					if _, limited := ctx.Deadline(); limited { // in the background
+						time.Sleep(row.lowers)
+					}
+					return limitsOf(ginlimit.PerHour(100)), nil
+				})
+				client, policy := process(t, b.Redis, newPartner(func(w http.ResponseWriter, _ *http.Request) {
+					w.Header().Set("X-RateLimit-Remaining-Tokens", "30")
+				}), []ginlimit.PolicyOption{limitsOf},
+					transport.WithCost(func(*http.Request) int { return 10 }),
+					transport.WithSettle(func(*http.Response) int { return row.actual }))
+				start := time.Now()
+				testkit.Must(get(t.Context(), client, url))
+				require.Equal(t, row.waits, time.Since(start))
+				require.Equal(t, row.left, testkit.Must(policy.Peek(t.Context(), "partner.example")).Remaining)
+				time.Sleep(2 * time.Minute) // until no correction is left
+			})
+		})
+	}
+}
+
+// TestAKeyIsHeldUpOnce by a correction that does not end, whatever other responses say.
+func TestAKeyIsHeldUpOnce(t *testing.T) {
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		limitsOf := ginlimit.WithLimitFunc(func(ctx context.Context, _ string) ([]ginlimit.Limit, error) {
+			if _, limited := ctx.Deadline(); limited { // in the background
+				time.Sleep(time.Minute)
+			}
+			return limitsOf(ginlimit.PerSecond(100)), nil
+		})
+		client, _ := process(t, b.Redis, newPartner(leaves), []ginlimit.PolicyOption{limitsOf})
+		start := time.Now()
+		for range 10 {
+			testkit.Must(get(t.Context(), client, "http://partner.example/0"))
+			time.Sleep(time.Second)
+		}
+		require.Equal(t, 18*time.Second, time.Since(start), "two corrections until 5 s after each began to be due")
+		time.Sleep(2 * time.Minute) // until no correction is left
 	})
 }

@@ -45,6 +45,10 @@ func (c *compared) due(key string, now time.Time) bool {
 // maxLowering is how many keys are lowered in the background at the same time. The response of a further key waits.
 const maxLowering = 256
 
+// maxLowerWait is how long a response or request waits for a correction at most. What is done in the background is
+// given as long, but a function of the policy may take longer.
+const maxLowerWait = 5 * time.Second
+
 // lowering are the keys that are lowered in the background, each by one correction at a time.
 type lowering struct {
 	n    atomic.Int64 // of keys
@@ -61,6 +65,7 @@ type correction struct {
 	took  time.Time     // when its request took its tokens
 	least int           // of what it said is left
 	done  chan struct{} // is closed when the policy has no more than that left
+	until time.Time     // nobody waits for it any longer
 }
 
 // add adds a correction. It begins at once if begins is true, and later if another one is on its way. Without ok there
@@ -68,6 +73,7 @@ type correction struct {
 func (l *lowering) add(key string, c *correction) (begins, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	c.until = time.Now().Add(maxLowerWait)
 	of := l.keys[key]
 	switch {
 	case of == nil && len(l.keys) >= maxLowering:
@@ -80,7 +86,7 @@ func (l *lowering) add(key string, c *correction) (begins, ok bool) {
 		l.n.Store(int64(len(l.keys)))
 		return true, true
 	case of.next != nil:
-		c.done = of.next.done // it is replaced
+		c.done, c.until = of.next.done, of.next.until // it is replaced
 	}
 	of.next = c
 	return false, true
@@ -114,8 +120,11 @@ func (l *lowering) wait(ctx context.Context, key string, n int) {
 	if newest == nil || newest.least >= n {
 		return
 	}
+	late := time.NewTimer(time.Until(newest.until))
+	defer late.Stop()
 	select {
 	case <-newest.done:
+	case <-late.C:
 	case <-ctx.Done():
 	}
 }

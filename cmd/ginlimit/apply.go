@@ -82,7 +82,7 @@ func (t *tool) readFile(name string) ([]entry, error) {
 	if name != "-" {
 		file, err := os.Open(name)
 		if err != nil {
-			return nil, usageError{err}
+			return nil, fileError(err)
 		}
 		defer file.Close()
 		from = file

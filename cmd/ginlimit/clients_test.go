@@ -216,8 +216,8 @@ func TestAClientNamedAsAHash(t *testing.T) {
 	victim := strings.Repeat("v", 100)
 	hash := string(clientkey.Text{}.Append(nil, "report|", victim))
 	for _, args := range [][]string{{"status", "report", hash}, {"slots", "report", hash},
-		{"block", "report", hash, "1h", "-y"}, {"reset", "report", hash, "-y"}, {"override", "report", hash, "1/h", "--for", "1h", "-y"},
-		{"override", "report", hash, "--end", "-y"}} {
+		{"block", "report", hash, "1h", "-y"}, {"reset", "report", hash, "-y"},
+		{"override", "report", hash, "1/h", "--for", "1h", "-y"}, {"override", "report", hash, "--end", "-y"}} {
 		r.fails(exitUsage, hash+" may be a hash or a client of this name: give --hash if top shows it so, or --hash=false",
 			args...)
 	}

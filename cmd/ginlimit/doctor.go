@@ -239,7 +239,7 @@ func (t *tool) examinePolicies(ctx context.Context, rdb redis.UniversalClient, f
 	case err != nil:
 		f.add("", "policies", problem, errorText(err), adviceOf(err))
 	case len(all) == 0:
-		f.add("", "policies", warning, fmt.Sprintf("none under the prefix %q in the last minutes", t.prefix),
+		f.add("", "policies", warning, fmt.Sprintf("none under the prefix %s in the last minutes", t.shownPrefix()),
 			"check --prefix, and whether the application runs and may publish: see its log")
 	case len(all) > len(variants):
 		f.add("", "policies", warning, fmt.Sprintf("%d, of which processes serve %d variants", len(variants), len(all)),

@@ -96,11 +96,11 @@ func parseEntry(node *yaml.Node, faults *faults) entry {
 	for i := 0; i+1 < len(node.Content); i += 2 {
 		key, value := node.Content[i], node.Content[i+1]
 		if given[key.Value] {
-			faults.add(key.Line, "%s is given twice", key.Value)
+			faults.add(key.Line, "%s is given twice", word(key.Value))
 		}
 		given[key.Value] = true
 		if err := e.set(key.Value, value); err != nil {
-			faults.add(value.Line, "%s: %w", key.Value, err)
+			faults.add(value.Line, "%s: %w", word(key.Value), err)
 		}
 	}
 	for _, name := range []string{"policy", "limits"} {

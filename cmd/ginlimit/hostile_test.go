@@ -25,7 +25,8 @@ func TestNothingMovesACursor(t *testing.T) {
 	put("ginlimit:{policies}", "foreign",
 		`{"v":1,"name":"EVIL","limits":"9/h","key":"EVIL","options":["EVIL"],"build":"EVIL"}`)
 	now := float64(time.Now().UnixMilli())
-	require.NoError(t, rdb.ZAdd(t.Context(), "ginlimit:{policies}:processes", redis.Z{Score: now, Member: "foreign P1"}).Err())
+	process := redis.Z{Score: now, Member: "foreign P1"}
+	require.NoError(t, rdb.ZAdd(t.Context(), "ginlimit:{policies}:processes", process).Err())
 	until := time.Now().Add(time.Hour).UTC().Format(time.RFC3339)
 	r.ok("override", "report", evil, "9/h", "--until", until, "-y")
 	all := rdb.HGetAll(t.Context(), "ginlimit:{overrides}").Val()
@@ -38,9 +39,10 @@ func TestNothingMovesACursor(t *testing.T) {
 	r.in = "- {policy: report, client: b, limits: 9/h, for: 1h}"
 	for _, args := range [][]string{{"policies"}, {"overrides"}, {"status", "report", evil}, {"slots", "report", "a"},
 		{"doctor"}, {"apply", "-", "--prune", "--dry-run"}, {"status", evil, "a"}, {"status", "nobody", "a"}, {"top", evil},
-		{"reset", "report", evil}, {"block", "report", evil, "1h"}, {"override", "report", evil, "--end"}, {"status", "-" + evil},
-		{"status", "--" + evil}, {evil}, {"block", "report", "a", evil}, {"apply", evil}, {"override", "report", "a", evil, "--for",
-			evil}, {"status", "login", evil}, {"watch", evil, "nobody"}, {"__complete", "status", ""}, {"help", evil}} {
+		{"reset", "report", evil}, {"block", "report", evil, "1h"}, {"override", "report", evil, "--end"},
+		{"status", "-" + evil}, {"status", "--" + evil}, {evil}, {"block", "report", "a", evil}, {"apply", evil},
+		{"override", "report", "a", evil, "--for", evil}, {"status", "login", evil}, {"watch", evil, "nobody"},
+		{"__complete", "status", ""}, {"help", evil}} {
 		for _, more := range [][]string{nil, {"--json"}} {
 			r.terminal = !r.terminal
 			got := r.run(append(more, args...)...)

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"fmt"
 	"log/slog"
 	"os"
 
@@ -31,7 +30,7 @@ func (t *tool) keySecret() ([]byte, error) {
 	}
 	secret, err := os.ReadFile(t.secret)
 	if err != nil {
-		return nil, usageError{fmt.Errorf("--key-secret-file: %w", err)}
+		return nil, usage("--key-secret-file: %w", fileError(err))
 	}
 	return bytes.TrimSuffix(secret, []byte("\n")), nil
 }

@@ -89,7 +89,7 @@ func (t *tool) run(ctx context.Context, args []string) int {
 	case errors.Is(err, errProblem):
 		return exitFailed
 	}
-	fmt.Fprintln(t.errs, "ginlimit:", escaped(strings.TrimPrefix(withoutSecrets(err.Error()), "ginlimit: ")))
+	fmt.Fprintln(t.errs, "ginlimit:", escaped(strings.TrimPrefix(withoutURLs(err.Error()), "ginlimit: ")))
 	if errors.As(err, new(usageError)) || errors.Is(err, ginlimit.ErrInvalidArgument) {
 		return exitUsage
 	}
@@ -158,15 +158,16 @@ func (t *tool) root() *cobra.Command {
 // setArgs makes a mistake in arguments and flags a [usageError].
 func setArgs(c *cobra.Command) {
 	c.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		text := withoutSecrets(err.Error())
 		if strings.Contains(c.Use, "CLIENT") {
-			err = fmt.Errorf("%w; a client that begins with - comes after --", err)
+			text += "; a client that begins with - comes after --"
 		}
-		return usageError{err}
+		return usage("%s", text)
 	})
 	if check := c.Args; check != nil {
 		c.Args = func(c *cobra.Command, args []string) error {
 			if err := check(c, args); err != nil {
-				return usage("%w\nusage: %s", err, c.UseLine())
+				return usage("%s\nusage: %s", withoutSecrets(err.Error()), c.UseLine())
 			}
 			return nil
 		}

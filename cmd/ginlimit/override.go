@@ -157,6 +157,9 @@ func (s *session) override(
 			return err
 		}
 	} else {
+		if strings.Contains(limits[0], "://") { // it may have a comma too
+			return usage("%q has no limits such as 100/m", limits[0])
+		}
 		if o.Limits, err = parseLimits(strings.Split(limits[0], ",")); err != nil {
 			return err
 		}

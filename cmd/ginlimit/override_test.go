@@ -114,7 +114,8 @@ func TestApply(t *testing.T) {
 
 	noted := strings.Replace(testkit.Must(readAll(name)), "load test", "launch", 1)
 	require.Contains(t, r.ok("apply", file(t, noted), "--dry-run"), "(load test) -> 100/h burst 20, 4 in flight until")
-	r.in = "[{policy: login, all: true, limits: 8/h, until: " + end + "}, {policy: ban, client: key, limits: [2/h], for: 2h}]"
+	r.in = "[{policy: login, all: true, limits: 8/h, until: " + end + "}, " +
+		"{policy: ban, client: key, limits: [2/h], for: 2h}]"
 	got := read[[]change](r, "apply", "-", "--prune", "-y")
 	require.Equal(t, []string{changes, adds, ends}, []string{got[0].Change, got[1].Change, got[2].Change})
 	require.Equal(t, ginlimit.PerHour(9), got[0].Old.Limits[0])
@@ -150,9 +151,11 @@ func TestABadLineChangesNothing(t *testing.T) {
 			`line 3: policy "login" has all clients twice`},
 		{"- {policy: login, all: true, limits: 9/h, for: 1h}\n\n- {policy: ban, all: true, limits: 8/h, for: 400d}\n",
 			"line 3: ginlimit: an override until"},
-		{"- {policy: login, all: true, limits: 9/h, for: 1h}\n- {policy: ban, all: true, limits: 8/h, for: 1h, note: \"(override 7)\\n\"}\n",
+		{"- {policy: login, all: true, limits: 9/h, for: 1h}\n" +
+			"- {policy: ban, all: true, limits: 8/h, for: 1h, note: \"(override 7)\\n\"}\n",
 			`line 2: ginlimit: the note "(override 7)\n" has control characters`},
-		{"- {policy: ban, all: true, limits: 8/h, for: 400d}\n- {policy: login, all: true, limits: 8/h, for: 400d, note: \"(override 1)\\a\"}\n",
+		{"- {policy: ban, all: true, limits: 8/h, for: 400d}\n" +
+			"- {policy: login, all: true, limits: 8/h, for: 400d, note: \"(override 1)\\a\"}\n",
 			"\nline 2: ginlimit: the note"},
 		{"\n- {policy: ban, all: true, limits: 8/h, for: 400d}\n", "line 2: ginlimit: an override until"},
 		{strings.Repeat("- {policy: login, all: true, limits: 9/h, for: 1h}\n", 1001), "1001 overrides; want at most 1000"},

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -110,8 +111,16 @@ func (t *tool) withLimiter(
 
 // nothing says why there may be no policies.
 func (s *session) nothing() string {
-	return fmt.Sprintf("no process has served a policy under the prefix %q in the last minutes; "+
-		"see --prefix, and ginlimit doctor", s.tool.prefix)
+	return fmt.Sprintf("no process has served a policy under the prefix %s in the last minutes; "+
+		"see --prefix, and ginlimit doctor", s.tool.shownPrefix())
+}
+
+// shownPrefix returns the prefix as the output has it: it may be a URL that was meant for --redis.
+func (t *tool) shownPrefix() string {
+	if withoutSecrets(t.prefix) != t.prefix {
+		return notShown
+	}
+	return strconv.Quote(t.prefix)
 }
 
 // served returns the policies that are published, but not what a slow doctor published.

@@ -85,17 +85,17 @@ func (s *server) secure(to *redis.UniversalOptions) error {
 	if s.ca != "" {
 		text, err := os.ReadFile(s.ca)
 		if err != nil {
-			return usageError{err}
+			return fileError(err)
 		}
 		to.TLSConfig.RootCAs = x509.NewCertPool()
 		if !to.TLSConfig.RootCAs.AppendCertsFromPEM(text) {
-			return usage("--ca %s: no certificate in it", s.ca)
+			return usage("--ca %s: no certificate in it", word(s.ca))
 		}
 	}
 	if s.cert != "" || s.key != "" {
 		pair, err := tls.LoadX509KeyPair(s.cert, s.key)
 		if err != nil {
-			return usage("--cert and --key: %w", err)
+			return usage("--cert and --key: %w", fileError(err))
 		}
 		to.TLSConfig.Certificates = []tls.Certificate{pair}
 	}

@@ -2,6 +2,8 @@ package main
 
 import (
 	"errors"
+	"fmt"
+	"io/fs"
 	"net"
 	"net/netip"
 	"regexp"
@@ -92,17 +94,41 @@ func address(text string) (string, bool) {
 	return net.JoinHostPort(host, port), err == nil && number > 0 && (notIP == nil || isName)
 }
 
-// secrets are where an error may have a part of a URL, or of what Redis was sent: to the end of the text, as a
-// password may have spaces.
-var secrets = regexp.MustCompile(`(?s)\S*(?:://\S|:\S*@).*|, with args beginning with.*`)
+// notShown stands where a URL stood.
+const notShown = "(a URL, which is not shown)"
 
-// withoutSecrets returns the text of an error without a URL that somebody gave in a wrong place, and without the
-// arguments of a command that Redis does not know, such as AUTH.
-func withoutSecrets(text string) string {
-	return secrets.ReplaceAllStringFunc(text, func(secret string) string {
-		if strings.HasPrefix(secret, ",") {
-			return ""
+// arguments is how an error of Redis begins to list those of a command that it does not know, such as AUTH.
+const arguments = ", with args beginning with"
+
+// spoken are the words of what this tool says, as [word] and %q write the text of others: only between quotes it has
+// spaces.
+var spoken = regexp.MustCompile(`"(?:[^"\\\n]|\\.)*"|\$'(?:[^'\\\n]|\\.)*'|'[^'\n]*'|[^\s"'(\[]\S*`)
+
+// withoutURLs returns what the tool says without the URLs in it: somebody may give one in the place of a client or a
+// file.
+func withoutURLs(text string) string {
+	text, _, _ = strings.Cut(text, arguments)
+	return spoken.ReplaceAllStringFunc(text, func(word string) string {
+		if _, rest, _ := strings.Cut(word, "://"); rest != "" {
+			return notShown
 		}
-		return "(a URL, which is not shown)"
+		return word
 	})
+}
+
+// foreign is where the text of others may have a part of a URL: to its end, as a password may have spaces.
+var foreign = regexp.MustCompile(`(?s)\S*(?:://\S|:\S*@).*`)
+
+// withoutSecrets returns the text of others, such as a library's error, without anything that may be of a URL.
+func withoutSecrets(text string) string {
+	text, _, _ = strings.Cut(text, arguments)
+	return foreign.ReplaceAllString(text, notShown)
+}
+
+// fileError is the error of a file that cannot be read. It has the file's name as [word] writes it.
+func fileError(err error) error {
+	if of := (*fs.PathError)(nil); errors.As(err, &of) {
+		err = fmt.Errorf("%s %s: %w", of.Op, word(of.Path), of.Err)
+	}
+	return usageError{err}
 }

@@ -1,21 +1,25 @@
 package dispatch_test
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit/internal/dispatch"
 )
 
-// TestTogetherEndsAsOneAfterAnother does: by the first in order that does not go on. Each call is made at most once, all
-// have ended, and no other goroutine is begun in time.
+// TestTogetherEndsAsOneAfterAnother does: by the first in order that does not go on. Each call is made at most once,
+// all have ended, and no other goroutine is begun in time. The context of a call ends when an earlier one does not go
+// on, and no sooner.
 func TestTogetherEndsAsOneAfterAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const soon = time.Millisecond
@@ -41,6 +45,8 @@ func TestTogetherEndsAsOneAfterAnother(t *testing.T) {
 				}
 			}
 			name := fmt.Sprintf("seed %d: %v, %v", seed, took, how)
+			heed := seed%2 == 0 // their contexts
+			stopped := make([]atomic.Bool, n)
 			start, running, before := time.Now(), atomic.Int64{}, runtime.NumGoroutine()
 			got, ended := "exit", make(chan struct{})
 			go func() {
@@ -50,14 +56,26 @@ func TestTogetherEndsAsOneAfterAnother(t *testing.T) {
 						got = fmt.Sprint(r)
 					}
 				}()
-				dispatch.Together(n, soon, func(i int) bool {
+				dispatch.Together(t.Context(), n, soon, func(ctx context.Context, i int) bool {
 					calls[i].Add(1)
 					running.Add(1)
 					defer running.Add(-1)
 					if all == 0 {
 						require.LessOrEqual(t, runtime.NumGoroutine(), before+1, name)
 					}
-					time.Sleep(took[i])
+					timer := time.NewTimer(took[i])
+					defer timer.Stop()
+					select {
+					case <-timer.C:
+					case <-cutOf(ctx, heed):
+						earlier := false
+						for k := range i {
+							earlier = earlier || stopped[k].Load()
+						}
+						assert.True(t, earlier, name)
+						return true // it does not count
+					}
+					stopped[i].Store(how[i] != goesOn)
 					switch how[i] {
 					case panics:
 						panic(fmt.Sprint("panic ", i))
@@ -72,6 +90,9 @@ func TestTogetherEndsAsOneAfterAnother(t *testing.T) {
 			require.Equal(t, want, got, name)
 			require.Zero(t, running.Load(), name)
 			require.LessOrEqual(t, time.Since(start), min(all, soon+longest), name)
+			if heed {
+				require.LessOrEqual(t, time.Since(start), soon+slices.Max(append(took[:begun:begun], 0)), name)
+			}
 			for i := range calls {
 				require.LessOrEqual(t, calls[i].Load(), int64(1), name)
 				if i < begun {
@@ -80,4 +101,12 @@ func TestTogetherEndsAsOneAfterAnother(t *testing.T) {
 			}
 		}
 	})
+}
+
+// cutOf returns what ends a call, if it heeds its context.
+func cutOf(ctx context.Context, heeds bool) <-chan struct{} {
+	if heeds {
+		return ctx.Done()
+	}
+	return nil
 }

@@ -414,8 +414,8 @@ func TestExpect(t *testing.T) {
 	})
 }
 
-// TestWhatIsReadAheadIsBounded: for all requests of a limiter together. Then a client that leaves keeps its place, until
-// others have gone.
+// TestWhatIsReadAheadIsBounded: for all requests of a limiter together. Then a client that leaves keeps its place,
+// until others have gone.
 func TestWhatIsReadAheadIsBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

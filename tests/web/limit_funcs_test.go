@@ -31,10 +31,23 @@ func slow(d time.Duration, err error, panics any) limitFunc {
 	}
 }
 
+// heeding takes a second, unless its context ends.
+func heeding(ctx context.Context, _ string) ([]ginlimit.Limit, error) {
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-time.After(time.Second):
+		return []ginlimit.Limit{ginlimit.PerHour(10)}, nil
+	}
+}
+
 // withFuncs returns a policy for each function.
-func withFuncs(t *testing.T, limiter *ginlimit.Limiter, funcs []limitFunc, opts ...ginlimit.PolicyOption) (all []*ginlimit.Policy) {
+func withFuncs(
+	t *testing.T, limiter *ginlimit.Limiter, funcs []limitFunc, opts ...ginlimit.PolicyOption,
+) (all []*ginlimit.Policy) {
 	for i, f := range funcs {
-		all = append(all, testkit.Must(limiter.Policy(string(rune('a'+i)), append(opts, ginlimit.WithLimitFunc(f))...)))
+		name := string(rune('a' + i))
+		all = append(all, testkit.Must(limiter.Policy(name, append(opts, ginlimit.WithLimitFunc(f))...)))
 	}
 	return all
 }
@@ -51,16 +64,26 @@ func TestFunctionsOfSeveralPoliciesAreAskedTogether(t *testing.T) {
 		err    error
 		panics any
 	}{
-		"four":                       {[]limitFunc{slow(d, nil, nil), slow(d, nil, nil), slow(d, nil, nil), slow(d, nil, nil)}, d + time.Millisecond, nil, nil},
-		"one":                        {[]limitFunc{slow(d, nil, nil)}, d, nil, nil},
-		"at once":                    {[]limitFunc{quick, quick, quick}, 0, nil, nil},
-		"the last is slow":           {[]limitFunc{quick, quick, slow(d, nil, nil)}, d, nil, nil},
-		"the second error is sooner": {[]limitFunc{slow(2*d, first, nil), slow(d, second, nil)}, 2 * d, first, nil},
-		"an error at once":           {[]limitFunc{slow(0, first, nil), slow(d, nil, "why")}, 0, first, nil},
-		"a panic in the first":       {[]limitFunc{slow(d, nil, "why"), slow(2*d, second, nil)}, 2*d + time.Millisecond, nil, "why"},
-		"a panic in the second":      {[]limitFunc{slow(2*d, nil, nil), slow(d, nil, http.ErrAbortHandler)}, 2 * d, nil, http.ErrAbortHandler},
-		"a panic after an error":     {[]limitFunc{slow(2*d, first, nil), slow(d, nil, "why")}, 2 * d, first, nil},
-		"an error after a panic":     {[]limitFunc{slow(2*d, nil, nil), slow(d, nil, "why"), slow(d, second, nil)}, 2 * d, nil, "why"},
+		"four": {[]limitFunc{slow(d, nil, nil), slow(d, nil, nil), slow(d, nil, nil), slow(d, nil, nil)},
+			d + time.Millisecond, nil, nil},
+		"one":              {[]limitFunc{slow(d, nil, nil)}, d, nil, nil},
+		"at once":          {[]limitFunc{quick, quick, quick}, 0, nil, nil},
+		"the last is slow": {[]limitFunc{quick, quick, slow(d, nil, nil)}, d, nil, nil},
+		"the second error is sooner": {[]limitFunc{slow(2*d, first, nil), slow(d, second, nil)},
+			2 * d, first, nil},
+		"an error at once": {[]limitFunc{slow(0, first, nil), slow(d, nil, "why")}, 0, first, nil},
+		"a panic in the first": {[]limitFunc{slow(d, nil, "why"), slow(2*d, second, nil)},
+			2*d + time.Millisecond, nil, "why"},
+		"a panic in the second": {[]limitFunc{slow(2*d, nil, nil), slow(d, nil, http.ErrAbortHandler)},
+			2 * d, nil, http.ErrAbortHandler},
+		"a panic after an error": {[]limitFunc{slow(2*d, first, nil), slow(d, nil, "why")}, 2 * d, first, nil},
+		"an error after a panic": {[]limitFunc{slow(2*d, nil, nil), slow(d, nil, "why"), slow(d, second, nil)},
+			2 * d, nil, "why"},
+		"an error cuts the later ones": {[]limitFunc{slow(d, first, nil), heeding, heeding}, d, first, nil},
+		"it cuts no earlier one": {[]limitFunc{slow(2*d, nil, nil), slow(3*d, nil, nil), slow(d, second, nil), heeding},
+			3*d + time.Millisecond, second, nil},
+		"a panic cuts the later ones": {[]limitFunc{slow(d, nil, nil), slow(d, nil, "why"), heeding},
+			d + time.Millisecond, nil, "why"},
 	} {
 		testkit.RunSynctest(t, name, func(t *testing.T) {
 			limiter := testkit.Must(ginlimit.NewLocal())
@@ -145,8 +168,8 @@ func TestOverridesAnswerBesideFunctions(t *testing.T) {
 		defer func() { require.NoError(t, limiter.Close()) }()
 		policies := withFuncs(t, limiter, []limitFunc{slow(d, nil, "why"), slow(d, nil, nil), slow(d, nil, nil)},
 			ginlimit.WithKey(testkit.Everybody))
-		policies = append(policies, testkit.Must(limiter.Policy("dry", ginlimit.WithDryRun(), ginlimit.WithKey(testkit.Everybody),
-			ginlimit.WithLimitFunc(slow(d, errors.New("dry"), nil)))))
+		policies = append(policies, testkit.Must(limiter.Policy("dry", ginlimit.WithDryRun(),
+			ginlimit.WithKey(testkit.Everybody), ginlimit.WithLimitFunc(slow(d, errors.New("dry"), nil)))))
 		require.NoError(t, limiter.Override(t.Context(), ginlimit.Override{
 			Policy: "a", Client: "all", Limits: []ginlimit.Limit{ginlimit.PerMinute(3)}, Until: time.Now().Add(time.Hour),
 		}))
@@ -158,5 +181,33 @@ func TestOverridesAnswerBesideFunctions(t *testing.T) {
 		require.Len(t, results, 3)
 		require.Equal(t, 2, results[0].Remaining)
 		require.Equal(t, 9, results[1].Remaining)
+	})
+}
+
+// TestAnErrorCutsADryRunThatIsNotDecided: that of a reservation. Those of a request are decided after an error too.
+func TestAnErrorCutsADryRunThatIsNotDecided(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const d = 20 * time.Millisecond
+		limiter := testkit.Must(ginlimit.NewLocal())
+		defer func() { require.NoError(t, limiter.Close()) }()
+		fails := errors.New("it fails")
+		policies := withFuncs(t, limiter, []limitFunc{slow(d, fails, nil)}, ginlimit.WithKey(testkit.Everybody),
+			ginlimit.WithErrorHandler(func(c *gin.Context, err error) { c.String(500, err.Error()) }))
+		asked := 0
+		dry := testkit.Must(limiter.Policy("dry", ginlimit.WithDryRun(), ginlimit.WithKey(testkit.Everybody),
+			ginlimit.WithLimitFunc(func(ctx context.Context, client string) ([]ginlimit.Limit, error) {
+				asked++
+				return heeding(ctx, client)
+			})))
+		policies = append(policies, dry)
+		start := time.Now()
+		_, err := ginlimit.ReserveAll(t.Context(), ginlimit.Charge{Policy: policies[0], Client: "all", N: 1},
+			ginlimit.Charge{Policy: dry, Client: "all", N: 1})
+		require.Equal(t, fails, err)
+		require.Equal(t, d, time.Since(start))
+
+		require.Equal(t, 500, testkit.Get(testkit.Serve(ginlimit.AllOf(policies...)), "/").Code)
+		require.Equal(t, 2, asked)
+		require.Equal(t, 9, testkit.Must(dry.Peek(t.Context(), "all")).Remaining)
 	})
 }

@@ -34,15 +34,23 @@ func TestNamesOfAResponseDiffer(t *testing.T) {
 		options []list
 		want    []string
 	}{
-		"nothing in common":         {[]string{"x", "y"}, []list{{minute, hour}, {minute}}, []string{"x-m", "x-h", "y"}},
-		"a common beginning":        {[]string{"api", "api-login"}, []list{{minute}, {minute}}, []string{"api", "api-login"}},
-		"a policy and a limit":      {[]string{"x", "x-m"}, []list{{minute, hour}, {minute}}, []string{"x-m", "x-h", "x-m-2"}},
-		"the other way":             {[]string{"x-m", "x"}, []list{{minute}, {minute, hour}}, []string{"x-m", "x-m-2", "x-h"}},
-		"a byte that is no name's":  {[]string{"a b", "a-b", "a_b", "a\tb"}, []list{{minute}, {minute}, {minute}, {minute}}, []string{"a-b", "a-b-2", "a_b", "a-b-3"}},
-		"a name that has a number":  {[]string{"a b", "a-b-2", "a-b"}, []list{{minute}, {minute}, {minute}}, []string{"a-b", "a-b-2", "a-b-3"}},
-		"slots":                     {[]string{"x", "x-c"}, []list{{minute, ginlimit.InFlight(9)}, {minute}}, []string{"x", "x-c", "x-c-2"}},
-		"two of several limits":     {[]string{"a b", "a-b"}, []list{{minute, hour}, {minute, hour}}, []string{"a-b-m", "a-b-h", "a-b-m-2", "a-b-h-2"}},
-		"a number of its own limit": {[]string{"x", "x-m"}, []list{{minute, hour}, {minute, ginlimit.PerMinute(9).WithAlgorithm(ginlimit.FixedWindow)}}, []string{"x-m", "x-h", "x-m-m", "x-m-m-2"}},
+		"nothing in common":  {[]string{"x", "y"}, []list{{minute, hour}, {minute}}, []string{"x-m", "x-h", "y"}},
+		"a common beginning": {[]string{"api", "api-login"}, []list{{minute}, {minute}}, []string{"api", "api-login"}},
+		"a policy and a limit": {[]string{"x", "x-m"}, []list{{minute, hour}, {minute}},
+			[]string{"x-m", "x-h", "x-m-2"}},
+		"the other way": {[]string{"x-m", "x"}, []list{{minute}, {minute, hour}},
+			[]string{"x-m", "x-m-2", "x-h"}},
+		"a byte that is no name's": {[]string{"a b", "a-b", "a_b", "a\tb"}, []list{{minute}, {minute}, {minute}, {minute}},
+			[]string{"a-b", "a-b-2", "a_b", "a-b-3"}},
+		"a name that has a number": {[]string{"a b", "a-b-2", "a-b"}, []list{{minute}, {minute}, {minute}},
+			[]string{"a-b", "a-b-2", "a-b-3"}},
+		"slots": {[]string{"x", "x-c"}, []list{{minute, ginlimit.InFlight(9)}, {minute}},
+			[]string{"x", "x-c", "x-c-2"}},
+		"two of several limits": {[]string{"a b", "a-b"}, []list{{minute, hour}, {minute, hour}},
+			[]string{"a-b-m", "a-b-h", "a-b-m-2", "a-b-h-2"}},
+		"a number of its own limit": {[]string{"x", "x-m"},
+			[]list{{minute, hour}, {minute, ginlimit.PerMinute(9).WithAlgorithm(ginlimit.FixedWindow)}},
+			[]string{"x-m", "x-h", "x-m-m", "x-m-m-2"}},
 	} {
 		limiter := testkit.NewLocal(t, ginlimit.WithHeaders(ginlimit.RateLimitDraft))
 		var policies []*ginlimit.Policy
