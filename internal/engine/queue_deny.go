@@ -150,9 +150,10 @@ func (w *waiter) banOutright() (denied bool, err error) {
 	ctx, cancel := w.rest()
 	defer cancel()
 	still := make([]bool, len(all))
+	e, asks, answers := w.e, w.Asks, w.Answers // so that w need not be on the heap
 	errs := atOnce(len(all), func(n int) (err error) {
 		i := all[n]
-		still[n], err = w.e.banFor(ctx, w.Asks[i:i+1], w.Answers[i:i+1])
+		still[n], err = e.banFor(ctx, asks[i:i+1], answers[i:i+1])
 		return err
 	})
 	return slices.Contains(still, true), errors.Join(errs...)
