@@ -107,7 +107,10 @@ func queue(t *testing.T, places int, handler gin.HandlerFunc, before ...gin.Hand
 	})
 	q.server = &http.Server{Handler: router, ErrorLog: log.New(io.Discard, "", 0)}
 	go func() { assert.ErrorIs(t, q.server.Serve(q), http.ErrServerClosed) }()
-	t.Cleanup(func() { assert.NoError(t, errors.Join(q.server.Close(), limiter.Close())) })
+	t.Cleanup(func() {
+		assert.NoError(t, errors.Join(q.server.Close(), limiter.Close()))
+		time.Sleep(time.Minute) // until the server has closed connections: it waits for clients to read what it wrote
+	})
 	q.release = testkit.Must(q.policy.Reserve(t.Context(), "all", 1)).Release
 	return q
 }
