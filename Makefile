@@ -60,7 +60,7 @@ mutate: ## break the code in one place at a time, in the files that match FILES,
 fuzz: ## every fuzz target for FUZZTIME
 	@targets=$$(git grep -o '^func Fuzz[A-Za-z]*' -- '*_test.go') || exit 1; mkdir -p $(BIN); built=; \
 	echo "$$targets" | sed 's|[^/]*:func |. |' | while read -r package target; do \
-		[ "$$package" = "$$built" ] || go test -c $(FUZZBUILD) -o $(BIN)/fuzz.test "./$$package" || exit 1; built=$$package; \
+		[ "$$package" = "$$built" ] || (cd "$$package" && go test -c $(FUZZBUILD) -o $(BIN)/fuzz.test .) || exit 1; built=$$package; \
 		echo "$$target"; (cd "$$package" && $(BIN)/fuzz.test -test.run '^$$' -test.fuzz "^$$target\$$" -test.fuzztime $(FUZZTIME) \
 			-test.fuzzcachedir $(BIN)/fuzz) || exit 1; done
 
