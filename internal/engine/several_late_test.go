@@ -245,3 +245,50 @@ func TestPoliciesThatDenyOutrightBanInTheTimeOfTwoCalls(t *testing.T) {
 		require.Equal(t, 3, e.Stats().Bans)
 	})
 }
+
+// TestRequestsThatWaitWakeEachOtherNoMoreThanOnce, though each try takes for a moment what the other one lacks.
+func TestRequestsThatWaitWakeEachOtherNoMoreThanOnce(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		e := b.turns(t)
+		one, two := ask("one", setOf(limit("s", 10, 10_000))), ask("two", setOf(limit("s", 10, 10_000)))
+		take(t, e, 5, one)
+		take(t, e, 5, two)
+		b.Delay.Store(int64(ms))
+		b.Sent.Store(0)
+		var done []<-chan error
+		for _, n := range [][2]int64{{9, 1}, {1, 9}} {
+			one.N, two.N = n[0], n[1]
+			q := engine.Queue{Length: 5, Wait: time.Minute}
+			one.Queue, two.Queue = q, q
+			asks := []engine.Ask{one, two}
+			done = append(done, goes(func() error {
+				return e.Take(t.Context(), engine.Request{Asks: asks, Answers: make([]engine.Answer, 2)})
+			}))
+		}
+		for _, request := range done {
+			require.NoError(t, <-request)
+		}
+		require.LessOrEqual(t, b.Sent.Load(), int64(60))
+	})
+}
+
+// TestWhatACallerLeavesWhileTheEngineEndsIsGivenBack: Close waits for the decision, and for that.
+func TestWhatACallerLeavesWhileTheEngineEndsIsGivenBack(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		e := b.turns(t)
+		one, two := ask("one", setOf(perHour(10))), ask("two", setOf(perHour(20)))
+		one.Recalls, two.Recalls = true, true
+		require.NoError(t, takeN(t.Context(), e, 1, []engine.Ask{one, two}, make([]engine.Answer, 2)))
+		b.Late.Store(int64(20 * ms))
+		ctx, cancel := context.WithTimeout(t.Context(), 10*ms)
+		defer cancel()
+		done := goes(func() error { return takeN(ctx, e, 1, []engine.Ask{one, two}, make([]engine.Answer, 2)) })
+		time.Sleep(5 * ms)
+		e.Close()
+		require.ErrorIs(t, <-done, context.DeadlineExceeded)
+		b.Late.Store(0)
+		other := b.redis(t)
+		require.EqualValues(t, 9, left(t, other, one))
+		require.EqualValues(t, 19, left(t, other, two))
+	})
+}
