@@ -1,3 +1,5 @@
+// Limits as sets of buckets: checked, as a policy counts them, and kept; and the results that they have.
+
 package ginlimit
 
 import (
@@ -5,7 +7,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strings"
+	"sync"
 	"time"
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
@@ -16,6 +18,25 @@ import (
 
 // slotsName is the name of a policy's slots, after the policy's and a hyphen.
 const slotsName = "c"
+
+// bucket returns the bucket of a valid limit, if it can be counted. A calendar quota has one for
+// each period; this one only says that there can be one.
+func (l Limit) bucket() (b bucket.Bucket, err error) {
+	var ok bool
+	switch {
+	case l.Algorithm != TokenBucket && l.burst() != l.Rate:
+		return b, fmt.Errorf("%w: %s: a window has no burst of its own", ErrInvalidArgument, l)
+	case l.Calendar != Calendar{}:
+		b, ok = bucket.NewCalendar("", int64(l.Rate), 1, 1)
+	default:
+		id := periodText(l.Period) + allAlgorithms[l.Algorithm].suffix
+		b, ok = bucket.New(allAlgorithms[l.Algorithm].kind, id, int64(l.Rate), int64(l.burst()), l.Period.Milliseconds())
+	}
+	if !ok {
+		err = fmt.Errorf("%w: %s is too large to be counted exactly", ErrInvalidArgument, l)
+	}
+	return b, err
+}
 
 // limitSet is checked limits: as rules, and as results name them. Once a policy has completed it, it does not
 // change.
@@ -108,6 +129,69 @@ func (s *limitSet) checkBlock(d time.Duration) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// policyLimits are limits with what a policy adds to them: its floor, ban, slots, shares and leases. They do
+// not change.
+type policyLimits struct {
+	*limitSet
+	fields []httpfields.Limit // of the limits that are counted, then of the one that prohibits or the slots
+}
+
+// newLimits returns limits as a policy counts them, and every error in them. A client's own limits have the
+// policy's slots unless they name others; With gives no more slots. In this process alone nothing is leased.
+func (c *countConfig) newLimits(name string, limits []Limit, slots int, local bool) (*policyLimits, error) {
+	s, err := newLimitSet(limits)
+	s.name = name
+	s.leave(c.floor)
+	if s.slots == 0 || c.fewerSlots && slots > 0 && s.slots > slots {
+		s.slots = slots
+	}
+	if c.shares != nil {
+		s.rules.Divide()
+	}
+	var inFlight *bucket.Bucket
+	if s.slots > 0 {
+		b := bucket.NewSlots(int64(s.slots))
+		inFlight = &b
+	}
+	s.rules.Guard(c.ban, inFlight)
+	if !local {
+		if i := s.rules.AllowLeases(c.lease); i >= 0 {
+			s.prohibit(i)
+		}
+	}
+	s.rules.KeepShare()
+	return &policyLimits{s, fieldsOf(s)}, err
+}
+
+// fieldsOf returns limits as header fields name them: by the policy's name, followed by their period if there
+// are several.
+func fieldsOf(s *limitSet) []httpfields.Limit {
+	var fields []httpfields.Limit
+	for _, l := range s.limits {
+		fields = append(fields, httpfields.Limit{Name: l.per(), Quota: int64(l.burst())})
+	}
+	switch {
+	case s.rules.Prohibits():
+		fields = append(fields, httpfields.Limit{Name: s.prohibited.per(), Detail: httpfields.ProhibitedDetail})
+	case s.slots > 0:
+		fields = append(fields, httpfields.Limit{
+			Name: slotsName, Quota: int64(s.slots), Unit: httpfields.ConcurrentRequests,
+		})
+	}
+	inFlight := slices.ContainsFunc(s.given, func(l Limit) bool { return l.InFlight > 0 })
+	several := len(s.given) > 2 || len(s.given) == 2 && !inFlight
+	httpfields.NameLimits(s.name, several, fields)
+	return fields
+}
+
+// fieldOf returns the index in the header fields of a resource.
+func (l *policyLimits) fieldOf(resource int) int {
+	if resource >= 0 && resource < len(l.limits) {
+		return resource
+	}
+	return len(l.limits) // it prohibits, or is the slots
 }
 
 // result returns the Result of an answer under the set.
@@ -218,36 +302,6 @@ func (s *limitSet) leave(floor int) {
 // prohibit follows the rules, which deny everything because of a limit.
 func (s *limitSet) prohibit(limit int) { s.prohibited, s.limits = s.limits[limit], nil }
 
-// sourceOf returns a Source by its name in this package.
-func sourceOf(e *engine.Engine, source engine.Source) Source {
-	if source == engine.FromStore && e.IsLocal() {
-		return FromLocal
-	}
-	return [...]Source{
-		engine.FromStore: FromRedis, engine.FromCache: FromCache, engine.FromLease: FromLease,
-		engine.FromLocal: FromLocal, engine.FromOpen: FromOpen, engine.FromStatic: FromPolicy,
-	}[source]
-}
-
-// causeOf returns why an answer denies.
-func causeOf(set *rules.Set, a *engine.Answer) Cause {
-	switch {
-	case a.Allowed:
-		return 0
-	case a.RetryAfter < 0:
-		return CauseNever
-	case a.Banned:
-		return CauseBan
-	case a.QueueFull:
-		return CauseQueueFull
-	case a.Resource >= 0 && a.Resource == set.Slots():
-		return CauseInFlight
-	case a.Shared:
-		return CauseShare
-	}
-	return CauseRate
-}
-
 // millis returns ms milliseconds, at most the longest Duration there is.
 func millis(ms int64) time.Duration {
 	return time.Duration(min(ms, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond
@@ -256,66 +310,61 @@ func millis(ms int64) time.Duration {
 // wholeMillis returns a duration in whole milliseconds, rounded up.
 func wholeMillis(d time.Duration) int64 { return bucket.CeilDiv(int64(d), int64(time.Millisecond)) }
 
-// unusable is the error of limits that the application returned for a client. The log may name them.
-type unusable struct {
-	error
-	limits []Limit
+const (
+	// maxClientLimits is how many sets of limits from its function a policy keeps checked. A further set
+	// replaces any of them: a set that is used often is soon there again.
+	maxClientLimits = 2048
+	// maxCachedLimits is the most limits of a set that is kept.
+	maxCachedLimits = 16
+)
+
+// clientLimits are the limits of a client, as a key of a map.
+type clientLimits struct {
+	n      int // of limits
+	limits [4]Limit
+	more   any // clientLimits of those that follow; nil if there are none
 }
 
-func (u *unusable) Unwrap() error { return u.error }
-
-// text returns the limits, or the first of many.
-func (u *unusable) text() string { return fmt.Sprintf("%.200s", joinLimits(u.limits)) }
-
-// fieldsOf returns the limits of a part as header fields and bodies name them. A name that a limit of an earlier policy
-// has gets a number.
-func (s *requestState) fieldsOf(t *part) []httpfields.Limit {
-	for state := s; state != nil; state = state.before.Load() {
-		for i := range state.parts {
-			if other := &state.parts[i]; other != t && t.policy.mayShareNames(other.policy) {
-				return s.renamed(t)
-			}
-		}
+func newClientLimits(limits []Limit) (c clientLimits) {
+	c.n = copy(c.limits[:], limits)
+	if c.n < len(limits) {
+		c.more = newClientLimits(limits[c.n:])
 	}
-	return t.limits.fields
+	return c
 }
 
-// mayShareNames reports whether a limit of each of two policies can have one name. The name of a limit is its policy's,
-// or begins with it and a hyphen.
-func (p *Policy) mayShareNames(other *Policy) bool {
-	short, long := p.field, other.field
-	if len(short) > len(long) {
-		short, long = long, short
-	}
-	return strings.HasPrefix(long, short) && (len(long) == len(short) || long[len(short)] == '-')
+// limitCache keeps limits of clients that were checked. The zero limitCache is empty.
+type limitCache struct {
+	mu   sync.RWMutex // guards sets
+	sets map[clientLimits]*policyLimits
 }
 
-// renamed is fieldsOf if other policies may have the names of its policy. What a policy has without an override, or
-// when it is not skipped, keeps its names: so a later policy has the same names in each response.
-func (s *requestState) renamed(t *part) []httpfields.Limit {
-	var taken []string
-	take := func(fields []httpfields.Limit) {
-		for i := range fields {
-			taken = append(taken, fields[i].Name)
+// get returns the set of a client's limits, or nil.
+func (c *limitCache) get(limits []Limit) *policyLimits {
+	if len(limits) > maxCachedLimits {
+		return nil
+	}
+	key := newClientLimits(limits)
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.sets[key]
+}
+
+// keep keeps the set of a client's limits.
+func (c *limitCache) keep(limits []Limit, s *policyLimits) {
+	if len(limits) > maxCachedLimits {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.sets) >= maxClientLimits {
+		for some := range c.sets { // a map begins with any of its keys
+			delete(c.sets, some)
+			break
 		}
 	}
-	for _, other := range s.chain(func(other *part) bool { return !other.policy.dryRun }) {
-		usual := other.policy.limits.fields
-		if other.limits == nil || other.limits == other.policy.limits {
-			usual = httpfields.Rename(usual, taken)
-			if other == t {
-				return usual
-			}
-			take(usual)
-			continue
-		}
-		fields := httpfields.Rename(other.limits.fields, taken)
-		if other == t {
-			return fields
-		}
-		usual = httpfields.Rename(usual, taken)
-		take(fields)
-		take(usual)
+	if c.sets == nil {
+		c.sets = map[clientLimits]*policyLimits{}
 	}
-	return t.limits.fields // of a dry run, which has none in a response
+	c.sets[newClientLimits(limits)] = s
 }

@@ -1,3 +1,5 @@
+// What a handler and ReserveAll share: one decision of several policies, and its part for each policy.
+
 package ginlimit
 
 import (

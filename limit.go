@@ -162,25 +162,6 @@ func periodText(d time.Duration) string {
 	return d.String()
 }
 
-// bucket returns the bucket of a valid limit, if it can be counted. A calendar quota has one for
-// each period; this one only says that there can be one.
-func (l Limit) bucket() (b bucket.Bucket, err error) {
-	var ok bool
-	switch {
-	case l.Algorithm != TokenBucket && l.burst() != l.Rate:
-		return b, fmt.Errorf("%w: %s: a window has no burst of its own", ErrInvalidArgument, l)
-	case l.Calendar != Calendar{}:
-		b, ok = bucket.NewCalendar("", int64(l.Rate), 1, 1)
-	default:
-		id := periodText(l.Period) + allAlgorithms[l.Algorithm].suffix
-		b, ok = bucket.New(allAlgorithms[l.Algorithm].kind, id, int64(l.Rate), int64(l.burst()), l.Period.Milliseconds())
-	}
-	if !ok {
-		err = fmt.Errorf("%w: %s is too large to be counted exactly", ErrInvalidArgument, l)
-	}
-	return b, err
-}
-
 // Algorithm is how requests are counted.
 type Algorithm uint8
 

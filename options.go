@@ -138,8 +138,27 @@ const (
 	NoHeaders      Headers = 0         // none of these fields
 )
 
+// FailureMode chooses who decides when Redis does not, or not in time.
+type FailureMode uint8
+
+const (
+	FailLocal  FailureMode = iota // this process, by buckets of its own for its share of each limit (see [WithReplicas])
+	FailOpen                      // nobody: everything is allowed, also what is blocked
+	FailClosed                    // nobody: the error is ErrUnavailable, and the response 503
+)
+
+// String returns the mode in one word, or "unknown".
+func (f FailureMode) String() string {
+	names := [...]string{FailLocal: "local", FailOpen: "open", FailClosed: "closed"}
+	if int(f) < len(names) {
+		return names[f]
+	}
+	return "unknown"
+}
+
 // redisOptions have no effect without Redis.
 var redisOptions = []string{"WithPrefix", "WithTimeout", "WithDenyCache", "WithReplicas", "WithKeySecret",
+
 	"WithFailureMode", "WithLease"}
 
 // onceOptions read as if they added to what was given before.
@@ -233,6 +252,26 @@ func WithLease(d time.Duration) Option {
 		if c.require(0 <= d && d <= maxTimeout, "WithLease(%s): want 0 to %s", d, maxTimeout) {
 			c.counts.lease = d
 		}
+	}}
+}
+
+// WithShares lets tenants share the limit of a policy fairly, such as what an upstream allows. The policy's
+// [KeyFunc] returns what is shared; f returns the request's tenant and its weight, 1 normally and at most
+// 1,000.
+//
+// A tenant alone may use the whole rate, and at a weight of w the part w / (1 + w) of the burst. If tenants
+// ask for more than the limit allows, each gets a share of the rate in proportion to its weight. Nothing is
+// left unused while a tenant asks for it. A tenant below its share is not denied because of other tenants, if
+// Burst is eight times the usual cost for each tenant that is busy at once. If a share denies, the cause is
+// [CauseShare]. An empty tenant and another weight go to the error handler.
+//
+// The policy has one token bucket with a Burst of at most 16,777,216, and nothing else: put other limits,
+// [InFlight], [WithBan] and [WithLease] into policies of their own, and combine them by [AllOf]. docs/fair.md
+// has the rule.
+func WithShares(f func(c *gin.Context) (tenant string, weight int)) PolicyOption {
+	return policySetting{"WithShares", func(c *config) {
+		c.require(f != nil, "WithShares: the function is nil")
+		c.counts.shares = f
 	}}
 }
 

@@ -3,10 +3,9 @@ package ginlimit
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
-	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/gin-gonic/gin"
 
@@ -97,7 +96,9 @@ func (c *config) fill(opts []PolicyOption) {
 
 // derivedOptions are those that [Policy.With] replaces.
 var derivedOptions = []string{"WithCost", "WithSettle", "WithRefund", "WithFloor", "WithSkip", "WithAllowList",
+
 	"WithDenyList", "WithQueue", "WithFailureMode", "WithHeaders", "WithHeaderFunc", "WithDeniedHandler",
+
 	"WithErrorHandler", "WithDryRun"}
 
 // With returns a policy with the same name, key, limits, bans and buckets, and with other options: a floor
@@ -187,6 +188,75 @@ func optionsOf(names []string) []string {
 	return slices.Compact(names)
 }
 
+// Share returns the policy for one tenant. The methods of a policy [WithShares] need it, except
+// [Policy.Reset]. With an empty tenant, or a weight outside 1 to 1,000, they return [ErrInvalidArgument].
+// Pass the weight that the tenant's requests have, since Peek and Status judge by it.
+func (p *Policy) Share(tenant string, weight int) *Policy {
+	if !p.made() {
+		return &Policy{}
+	}
+	share := &Policy{policyState: p.policyState}
+	share.tenant, share.tenantErr = p.tenantOf(tenant, weight)
+	return share
+}
+
+// tenantOf returns a tenant of the policy, or every error in it.
+func (p *Policy) tenantOf(name string, weight int) (bucket.Tenant, error) {
+	var errs []error
+	if p.counts.shares == nil {
+		errs = append(errs, fmt.Errorf("%w: Share needs a policy with WithShares", ErrInvalidArgument))
+	}
+	if name == "" {
+		errs = append(errs, fmt.Errorf("%w: the tenant is empty", ErrInvalidArgument))
+	}
+	if weight < 1 || weight > bucket.MaxWeight {
+		errs = append(errs, fmt.Errorf("%w: a weight of %d; want 1 to %d", ErrInvalidArgument, weight, bucket.MaxWeight))
+	}
+	if errs != nil {
+		return bucket.Tenant{}, errors.Join(errs...)
+	}
+	return bucket.Tenant{Name: p.limiter.engine.TenantName(name), Weight: int64(weight)}, nil
+}
+
+// tenantOfRequest returns the tenant of a request, or none of a policy without shares.
+func (p *Policy) tenantOfRequest(c *gin.Context) (bucket.Tenant, error) {
+	if p.counts.shares == nil {
+		return bucket.Tenant{}, nil
+	}
+	return p.tenantOf(p.counts.shares(c))
+}
+
+// ofAll returns the policy for all tenants together, if it is not for one.
+func (p *Policy) ofAll() *Policy {
+	if !p.made() || p.tenant.Name != "" || p.tenantErr != nil {
+		return p
+	}
+	return &Policy{policyState: p.policyState, all: true}
+}
+
+// checkTenant reports why a method has no tenant that it needs.
+func (p *Policy) checkTenant() error {
+	if p.counts.shares != nil && !p.all && p.tenantErr == nil && p.tenant.Name == "" {
+		return fmt.Errorf("%w: the policy has WithShares: call Share(tenant, weight) before this method", ErrInvalidArgument)
+	}
+	return p.tenantErr
+}
+
+// tokensPerTenant is how many charges of the usual cost the burst should hold for each tenant that is
+// busy, times its weight. With fewer, a tenant below its share is denied by chance.
+const tokensPerTenant = 8
+
+// warnBurst logs once that a burst is too small for the tenants that share it, after a denial beside
+// others. No tenant may use the floor, so it comes on top.
+func (p *Policy) warnBurst(ctx context.Context, a *engine.Answer, r Result) {
+	want := tokensPerTenant*a.BusyCost + int64(p.counts.floor)
+	if a.BusyCost > 0 && int64(r.Limit.burst()) < want && !p.logged.smallBurst.Swap(true) {
+		p.limiter.logger.WarnContext(ctx, "ginlimit: the burst is too small for the tenants that were busy; "+
+			"tenants below their share may be denied because of others",
+			"name", p.name, "limit", r.Limit.String(), "burst", r.Limit.burst(), "want", want)
+	}
+}
+
 // limitsOf returns the limits of a client: those that override the policy's, its own from the policy's function,
 // or the policy's.
 func (p *Policy) limitsOf(ctx context.Context, client string) (*policyLimits, error) {
@@ -266,135 +336,5 @@ func (p *Policy) warnNoClient(ctx context.Context, client string) {
 	}
 }
 
-// observe begins an Event of the policy about a client, for each of the observers.
-func (p *Policy) observe(client string) observation {
-	if p.limiter.observers == nil {
-		return observation{}
-	}
-	return observation{p.limiter.observers, time.Now(), Event{Name: p.name, DryRun: p.dryRun}, client}
-}
-
 // useAddress logs a warning if clients can spoof the address by which the policy knows them.
 func (p *Policy) useAddress(c *gin.Context) { p.trust.Warn(c, p.limiter.logger, &p.limiter.addresses) }
-
-const (
-	// maxClientLimits is how many sets of limits from its function a policy keeps checked. A further set
-	// replaces any of them: a set that is used often is soon there again.
-	maxClientLimits = 2048
-	// maxCachedLimits is the most limits of a set that is kept.
-	maxCachedLimits = 16
-)
-
-// policyLimits are limits with what a policy adds to them: its floor, ban, slots, shares and leases. They do
-// not change.
-type policyLimits struct {
-	*limitSet
-	fields []httpfields.Limit // of the limits that are counted, then of the one that prohibits or the slots
-}
-
-// newLimits returns limits as a policy counts them, and every error in them. A client's own limits have the
-// policy's slots unless they name others; With gives no more slots. In this process alone nothing is leased.
-func (c *countConfig) newLimits(name string, limits []Limit, slots int, local bool) (*policyLimits, error) {
-	s, err := newLimitSet(limits)
-	s.name = name
-	s.leave(c.floor)
-	if s.slots == 0 || c.fewerSlots && slots > 0 && s.slots > slots {
-		s.slots = slots
-	}
-	if c.shares != nil {
-		s.rules.Divide()
-	}
-	var inFlight *bucket.Bucket
-	if s.slots > 0 {
-		b := bucket.NewSlots(int64(s.slots))
-		inFlight = &b
-	}
-	s.rules.Guard(c.ban, inFlight)
-	if !local {
-		if i := s.rules.AllowLeases(c.lease); i >= 0 {
-			s.prohibit(i)
-		}
-	}
-	s.rules.KeepShare()
-	return &policyLimits{s, fieldsOf(s)}, err
-}
-
-// fieldsOf returns limits as header fields name them: by the policy's name, followed by their period if there
-// are several.
-func fieldsOf(s *limitSet) []httpfields.Limit {
-	var fields []httpfields.Limit
-	for _, l := range s.limits {
-		fields = append(fields, httpfields.Limit{Name: l.per(), Quota: int64(l.burst())})
-	}
-	switch {
-	case s.rules.Prohibits():
-		fields = append(fields, httpfields.Limit{Name: s.prohibited.per(), Detail: httpfields.ProhibitedDetail})
-	case s.slots > 0:
-		fields = append(fields, httpfields.Limit{
-			Name: slotsName, Quota: int64(s.slots), Unit: httpfields.ConcurrentRequests,
-		})
-	}
-	inFlight := slices.ContainsFunc(s.given, func(l Limit) bool { return l.InFlight > 0 })
-	several := len(s.given) > 2 || len(s.given) == 2 && !inFlight
-	httpfields.NameLimits(s.name, several, fields)
-	return fields
-}
-
-// fieldOf returns the index in the header fields of a resource.
-func (l *policyLimits) fieldOf(resource int) int {
-	if resource >= 0 && resource < len(l.limits) {
-		return resource
-	}
-	return len(l.limits) // it prohibits, or is the slots
-}
-
-// clientLimits are the limits of a client, as a key of a map.
-type clientLimits struct {
-	n      int // of limits
-	limits [4]Limit
-	more   any // clientLimits of those that follow; nil if there are none
-}
-
-func newClientLimits(limits []Limit) (c clientLimits) {
-	c.n = copy(c.limits[:], limits)
-	if c.n < len(limits) {
-		c.more = newClientLimits(limits[c.n:])
-	}
-	return c
-}
-
-// limitCache keeps limits of clients that were checked. The zero limitCache is empty.
-type limitCache struct {
-	mu   sync.RWMutex // guards sets
-	sets map[clientLimits]*policyLimits
-}
-
-// get returns the set of a client's limits, or nil.
-func (c *limitCache) get(limits []Limit) *policyLimits {
-	if len(limits) > maxCachedLimits {
-		return nil
-	}
-	key := newClientLimits(limits)
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	return c.sets[key]
-}
-
-// keep keeps the set of a client's limits.
-func (c *limitCache) keep(limits []Limit, s *policyLimits) {
-	if len(limits) > maxCachedLimits {
-		return
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if len(c.sets) >= maxClientLimits {
-		for some := range c.sets { // a map begins with any of its keys
-			delete(c.sets, some)
-			break
-		}
-	}
-	if c.sets == nil {
-		c.sets = map[clientLimits]*policyLimits{}
-	}
-	c.sets[newClientLimits(limits)] = s
-}

@@ -1,10 +1,9 @@
 package ginlimit
 
 import (
-	"context"
-	"errors"
 	"net/http"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -121,6 +120,7 @@ func (s *requestState) listLimits(header http.Header, denied bool) {
 
 // appendDraft appends the Items of a policy.
 func (t *part) appendDraft(policies, limits []byte, fields []httpfields.Limit, denied bool) (morePolicies,
+
 	moreLimits []byte) {
 	list := t.listed(fields, make([]httpfields.Status, 0, 8))
 	window := func(limit int) time.Duration { return t.limits.window(limit, t.ask.Set) }
@@ -139,6 +139,59 @@ func (t *part) listed(fields []httpfields.Limit, statuses []httpfields.Status) h
 		})
 	}
 	return httpfields.List{Limits: fields, Statuses: statuses}
+}
+
+// fieldsOf returns the limits of a part as header fields and bodies name them. A name that a limit of an earlier policy
+// has gets a number.
+func (s *requestState) fieldsOf(t *part) []httpfields.Limit {
+	for state := s; state != nil; state = state.before.Load() {
+		for i := range state.parts {
+			if other := &state.parts[i]; other != t && t.policy.mayShareNames(other.policy) {
+				return s.renamed(t)
+			}
+		}
+	}
+	return t.limits.fields
+}
+
+// mayShareNames reports whether a limit of each of two policies can have one name. The name of a limit is its policy's,
+// or begins with it and a hyphen.
+func (p *Policy) mayShareNames(other *Policy) bool {
+	short, long := p.field, other.field
+	if len(short) > len(long) {
+		short, long = long, short
+	}
+	return strings.HasPrefix(long, short) && (len(long) == len(short) || long[len(short)] == '-')
+}
+
+// renamed is fieldsOf if other policies may have the names of its policy. What a policy has without an override, or
+// when it is not skipped, keeps its names: so a later policy has the same names in each response.
+func (s *requestState) renamed(t *part) []httpfields.Limit {
+	var taken []string
+	take := func(fields []httpfields.Limit) {
+		for i := range fields {
+			taken = append(taken, fields[i].Name)
+		}
+	}
+	for _, other := range s.chain(func(other *part) bool { return !other.policy.dryRun }) {
+		usual := other.policy.limits.fields
+		if other.limits == nil || other.limits == other.policy.limits {
+			usual = httpfields.Rename(usual, taken)
+			if other == t {
+				return usual
+			}
+			take(usual)
+			continue
+		}
+		fields := httpfields.Rename(other.limits.fields, taken)
+		if other == t {
+			return fields
+		}
+		usual = httpfields.Rename(usual, taken)
+		take(fields)
+		take(usual)
+	}
+	return t.limits.fields // of a dry run, which has none in a response
 }
 
 // problem returns the body of a denial by a part, which names the limits that deny: none if the client is
@@ -172,50 +225,6 @@ func detailOf(r Result, cost, floor int) string {
 		return httpfields.ProhibitedDetail
 	default:
 		return httpfields.CostDetail(cost, max(0, r.Limit.burst()-floor))
-	}
-}
-
-// answerStatus answers with a problem that only repeats its status.
-func answerStatus(c *gin.Context, status int) {
-	answerProblem(c, status, httpfields.StatusProblem(http.StatusText(status), status))
-}
-
-// answerProblem answers with a problem.
-func answerProblem(c *gin.Context, status int, problem string) {
-	c.Header(httpfields.CacheControl, httpfields.NoStore)
-	c.Data(status, httpfields.TypeProblem, []byte(problem))
-}
-
-// ErrorStatus returns the status of the default response to an error: 400 for [ErrBadRequest], 403 for
-// [ErrUnknownClient], 503 for [ErrUnavailable] or a context's error, else 500. Of nil it is 200.
-func ErrorStatus(err error) int {
-	switch {
-	case err == nil:
-		return http.StatusOK
-	case errors.Is(err, ErrBadRequest):
-		return http.StatusBadRequest
-	case errors.Is(err, ErrUnknownClient):
-		return http.StatusForbidden
-	case errors.Is(err, ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled):
-		return http.StatusServiceUnavailable
-	}
-	return http.StatusInternalServerError
-}
-
-// answerError is the default of [WithErrorHandler].
-func answerError(c *gin.Context, err error) {
-	_ = c.Error(err) // for the application's log; it returns what it was given
-	c.Abort()
-	var missing *missingHeader
-	status := ErrorStatus(err)
-	switch {
-	case errors.As(err, &missing):
-		answerProblem(c, status, httpfields.HeaderProblem(missing.name))
-	case status == http.StatusServiceUnavailable && errors.Is(err, ErrUnavailable):
-		c.Header(httpfields.RetryAfter, "1") // Redis decides again within a second of its return
-		answerProblem(c, status, httpfields.CapacityProblem)
-	default:
-		answerStatus(c, status)
 	}
 }
 

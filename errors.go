@@ -1,0 +1,89 @@
+package ginlimit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/ginlimit/ginlimit/internal/engine"
+	"github.com/ginlimit/ginlimit/internal/httpfields"
+)
+
+// Match these with [errors.Is].
+var (
+	ErrInvalidArgument = errors.New("ginlimit: invalid argument") // a limit, an option or an argument cannot be used
+	ErrUnavailable     = engine.ErrUnavailable                    // no decision by Redis or a plan, or a closed limiter
+	ErrClosed          = engine.ErrClosed                         // the limiter is closed; it is ErrUnavailable too
+	ErrNoKey           = errors.New("ginlimit: no key")           // there is no key to count under
+	ErrBadRequest      = errors.New("ginlimit: bad request")      // the client is at fault; answered 400
+	ErrUnknownClient   = errors.New("ginlimit: unknown client")   // the client has no plan; answered 403
+)
+
+// invalidArgument is an [ErrInvalidArgument] whose text says by itself what is invalid.
+type invalidArgument struct{ text string }
+
+func (e *invalidArgument) Error() string        { return "ginlimit: " + e.text }
+func (e *invalidArgument) Is(target error) bool { return target == ErrInvalidArgument }
+
+// invalid returns an [ErrInvalidArgument].
+func invalid(format string, args ...any) error {
+	return &invalidArgument{fmt.Sprintf(format, args...)}
+}
+
+// unusable is the error of limits that the application returned for a client. The log may name them.
+type unusable struct {
+	error
+	limits []Limit
+}
+
+func (u *unusable) Unwrap() error { return u.error }
+
+// text returns the limits, or the first of many.
+func (u *unusable) text() string { return fmt.Sprintf("%.200s", joinLimits(u.limits)) }
+
+// ErrorStatus returns the status of the default response to an error: 400 for [ErrBadRequest], 403 for
+// [ErrUnknownClient], 503 for [ErrUnavailable] or a context's error, else 500. Of nil it is 200.
+func ErrorStatus(err error) int {
+	switch {
+	case err == nil:
+		return http.StatusOK
+	case errors.Is(err, ErrBadRequest):
+		return http.StatusBadRequest
+	case errors.Is(err, ErrUnknownClient):
+		return http.StatusForbidden
+	case errors.Is(err, ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled):
+		return http.StatusServiceUnavailable
+	}
+	return http.StatusInternalServerError
+}
+
+// answerError is the default of [WithErrorHandler].
+func answerError(c *gin.Context, err error) {
+	_ = c.Error(err) // for the application's log; it returns what it was given
+	c.Abort()
+	var missing *missingHeader
+	status := ErrorStatus(err)
+	switch {
+	case errors.As(err, &missing):
+		answerProblem(c, status, httpfields.HeaderProblem(missing.name))
+	case status == http.StatusServiceUnavailable && errors.Is(err, ErrUnavailable):
+		c.Header(httpfields.RetryAfter, "1") // Redis decides again within a second of its return
+		answerProblem(c, status, httpfields.CapacityProblem)
+	default:
+		answerStatus(c, status)
+	}
+}
+
+// answerStatus answers with a problem that only repeats its status.
+func answerStatus(c *gin.Context, status int) {
+	answerProblem(c, status, httpfields.StatusProblem(http.StatusText(status), status))
+}
+
+// answerProblem answers with a problem.
+func answerProblem(c *gin.Context, status int, problem string) {
+	c.Header(httpfields.CacheControl, httpfields.NoStore)
+	c.Data(status, httpfields.TypeProblem, []byte(problem))
+}
