@@ -36,6 +36,7 @@ import (
 	"github.com/ginlimit/ginlimit/internal/gintrust"
 	"github.com/ginlimit/ginlimit/internal/operation"
 	"github.com/ginlimit/ginlimit/internal/redisstore"
+	"github.com/ginlimit/ginlimit/internal/throttle"
 )
 
 // NewLimiter returns a limiter whose buckets are in Redis, which need not be reachable yet. The error joins
@@ -130,8 +131,8 @@ type Limiter struct {
 	operation *operation.Operation[[]Limit]
 	policies  nameSet[*Policy]
 	plans     nameSet[bool]
-	noClient  redisstore.Throttle // of warnings of keys that no request counts under
-	readAhead atomic.Int64        // bytes of the bodies of waiting requests
+	noClient  throttle.Log // of warnings of keys that no request counts under
+	readAhead atomic.Int64 // bytes of the bodies of waiting requests
 }
 
 var errNotMade = invalid("the limiter was not made by NewLimiter or NewLocal")

@@ -14,10 +14,11 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/ginlimit/ginlimit/internal/dispatch"
 	"github.com/ginlimit/ginlimit/internal/engine"
+	"github.com/ginlimit/ginlimit/internal/goroutine"
 	"github.com/ginlimit/ginlimit/internal/operation"
 	"github.com/ginlimit/ginlimit/internal/redisstore"
+	"github.com/ginlimit/ginlimit/internal/throttle"
 	"github.com/ginlimit/ginlimit/internal/wire"
 )
 
@@ -160,7 +161,7 @@ func (c *limiterConfig) newOperation(
 		keys := c.engine().Keys
 		oc.Hide = func(policy, client string) string { return string(keys.Append(nil, Key(policy, ""), client)) }
 	}
-	var failures redisstore.Throttle
+	var failures throttle.Log
 	var denied sync.Once
 	log := c.logger
 	oc.Failed = func(err error) {
@@ -203,7 +204,7 @@ func operate[T any](ctx context.Context, l *Limiter, f func(context.Context) (T,
 	}
 	within, cancel := context.WithTimeout(ctx, operationTimeout)
 	defer cancel()
-	value, err = dispatch.Bounded(within, 0, func() (T, error) { return f(within) })
+	value, err = goroutine.Bounded(within, 0, func() (T, error) { return f(within) })
 	if err == nil {
 		return value, nil
 	}

@@ -10,8 +10,8 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/ginlimit/ginlimit/internal/clientkey"
-	"github.com/ginlimit/ginlimit/internal/dispatch"
 	"github.com/ginlimit/ginlimit/internal/engine"
+	"github.com/ginlimit/ginlimit/internal/goroutine"
 	"github.com/ginlimit/ginlimit/internal/plancache"
 	"github.com/ginlimit/ginlimit/internal/redisstore"
 )
@@ -226,7 +226,7 @@ func askFuncs(ctx context.Context, parts []part, hasKey func(*part) bool) []foun
 // runs unless cutsDry: the context of what does not count ends.
 func askEach(ctx context.Context, parts []part, asked []int, cutsDry bool) []foundLimits {
 	found := make([]foundLimits, len(parts))
-	dispatch.Together(ctx, len(asked), slowFunc, func(within context.Context, n int) (more bool) {
+	goroutine.Together(ctx, len(asked), slowFunc, func(within context.Context, n int) (more bool) {
 		i := asked[n]
 		t, f := &parts[i], &found[i]
 		if t.dry && !cutsDry {

@@ -14,7 +14,7 @@ import (
 	"github.com/ginlimit/ginlimit/internal/engine"
 	"github.com/ginlimit/ginlimit/internal/gintrust"
 	"github.com/ginlimit/ginlimit/internal/httpfields"
-	"github.com/ginlimit/ginlimit/internal/redisstore"
+	"github.com/ginlimit/ginlimit/internal/throttle"
 )
 
 // Policy is a name, limits and options, made by [Limiter.Policy]. [Policy.Handler] is its middleware; the
@@ -52,8 +52,8 @@ type policyState struct {
 	logged    struct {    // what the log has said once, or not long ago
 		twice      atomic.Bool // that another policy charges the same bucket
 		smallBurst atomic.Bool // that its burst is too small for its tenants
-		faults     redisstore.Throttle
-		override   redisstore.Throttle // that one cannot be used
+		faults     throttle.Log
+		override   throttle.Log // that one cannot be used
 	}
 }
 

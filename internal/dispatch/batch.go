@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
+	"github.com/ginlimit/ginlimit/internal/goroutine"
 )
 
 // Batch is the calls that are sent together. It belongs to the goroutine that sends it, except for
@@ -13,8 +14,8 @@ import (
 type Batch struct {
 	Groups []*Group // in the order of their first calls
 
-	ctx           *Borrowed  // of the transport, with the values of the first call's caller
-	spareContexts []Borrowed // contexts of further batches
+	ctx           *goroutine.Borrowed  // of the transport, with the values of the first call's caller
+	spareContexts []goroutine.Borrowed // contexts of further batches
 	calls         []*Call
 	newest        map[uint64]*Group // by the hash of a key: the group that a further call may join
 	spare         []*Group
@@ -44,12 +45,13 @@ const contextsAtOnce = 16
 
 // borrow gives the batch a context with the values of the caller of its first call. No context is
 // used for two batches, because a hook of the client may keep it.
-func (b *Batch) borrow(caller context.Context, stuck *Stuck) {
+func (b *Batch) borrow(caller context.Context, stuck *goroutine.Stuck) {
 	if len(b.spareContexts) == 0 {
-		b.spareContexts = make([]Borrowed, contextsAtOnce)
+		b.spareContexts = make([]goroutine.Borrowed, contextsAtOnce)
 	}
 	b.ctx, b.spareContexts = &b.spareContexts[0], b.spareContexts[1:]
-	b.ctx.caller, b.ctx.stuck, b.calls[0].caller.borrowed = caller, stuck, b.ctx
+	b.ctx.BorrowFrom(caller, stuck)
+	b.calls[0].caller.borrowed = b.ctx
 }
 
 func (b *Batch) reset() {

@@ -5,7 +5,6 @@ import (
 	"encoding"
 	"fmt"
 	"hash/maphash"
-	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
+	"github.com/ginlimit/ginlimit/internal/goroutine"
 )
 
 func newBuckets(t testing.TB, kind bucket.Kind, bursts ...int64) []bucket.Bucket {
@@ -74,38 +74,6 @@ func TestNamesAreWrittenAsTheyAre(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "ginlimit:{client 1}:second", string(text))
 	require.Equal(t, "ginlimit:{client 1}:second", fmt.Stringer(&name).String())
-}
-
-// TestBounded: what a function of the application does reaches its caller, in time.
-func TestBounded(t *testing.T) {
-	takes := func(d time.Duration, err error) func() (int, error) {
-		return func() (int, error) { time.Sleep(d); return 1, err }
-	}
-	for name, row := range map[string]struct {
-		f     func() (int, error)
-		want  int
-		err   error
-		took  time.Duration
-		grace time.Duration
-	}{
-		"returns":           {takes(time.Second-1, errDown), 1, errDown, time.Second - 1, 0},
-		"panics":            {func() (int, error) { panic("x") }, 0, ErrPanic, 0, 0},
-		"ends":              {func() (int, error) { runtime.Goexit(); return 1, nil }, 0, ErrGoexit, 0, 0},
-		"hangs":             {takes(time.Hour, nil), 0, context.DeadlineExceeded, time.Second, 0},
-		"returns in grace":  {takes(time.Second+1, nil), 0, context.DeadlineExceeded, time.Second + 1, 2},
-		"hangs after grace": {takes(time.Hour, nil), 0, context.DeadlineExceeded, time.Second + 2, 2},
-	} {
-		inBubbleRun(t, name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-			defer cancel()
-			start := time.Now()
-			got, err := Bounded(ctx, row.grace, row.f)
-			require.Equal(t, row.want, got)
-			require.Equal(t, row.err, err)
-			require.Equal(t, row.took, time.Since(start))
-			time.Sleep(time.Hour)
-		})
-	}
 }
 
 // TestCallsLeaveAloneWhileBatchesAreSmall: only the first one does while several calls share a batch.
@@ -275,7 +243,7 @@ func TestDerivedContextsEndWithADeadline(t *testing.T) {
 		require.Empty(t, one.after, "nothing is kept for it")
 		derived, cancel := context.WithCancel(one)
 		defer cancel()
-		borrowed, cancelBorrowed := context.WithCancelCause(Borrow(one, t.Context(), new(Stuck)))
+		borrowed, cancelBorrowed := context.WithCancelCause(goroutine.Borrow(one, t.Context(), new(goroutine.Stuck)))
 		defer cancelBorrowed(nil)
 		<-derived.Done()
 		<-borrowed.Done()

@@ -1,16 +1,20 @@
 package dispatch
 
-import "context"
+import (
+	"context"
+
+	"github.com/ginlimit/ginlimit/internal/goroutine"
+)
 
 // caller is who waits for the answer to a call, and leaves without it if a context ends. Only the
 // caller's goroutine uses abandoned and late, within [Dispatcher.Do] and after it.
 type caller struct {
-	ends      [2]context.Context // when it leaves: its own context, and the timeout
-	done      chan struct{}      // has room for the one answer
-	err       error              // of the answer
-	borrowed  *Borrowed          // the context of a batch that has its values, or nil
-	abandoned bool               // Do returned without an answer that may still come
-	late      bool               // that answer comes
+	ends      [2]context.Context  // when it leaves: its own context, and the timeout
+	done      chan struct{}       // has room for the one answer
+	err       error               // of the answer
+	borrowed  *goroutine.Borrowed // the context of a batch that has its values, or nil
+	abandoned bool                // Do returned without an answer that may still come
+	late      bool                // that answer comes
 }
 
 // wait waits for the answer and returns its error, or why the caller leaves before.

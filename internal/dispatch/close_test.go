@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
+	"github.com/ginlimit/ginlimit/internal/goroutine"
 	"github.com/ginlimit/ginlimit/internal/memory"
 )
 
@@ -86,7 +87,7 @@ func TestCloseEndsTheProber(t *testing.T) {
 		"while it pauses": {func(chan struct{}) (send, ping) { return failing, refusing }, 0, 0},
 		"while pings hang": {func(gate chan struct{}) (send, ping) {
 			return failing, func(context.Context) error { <-gate; return nil }
-		}, 700 * time.Millisecond, EndGrace},
+		}, 700 * time.Millisecond, goroutine.EndGrace},
 		"while hanging pings are no longer waited for": {func(gate chan struct{}) (send, ping) {
 			return failing, func(context.Context) error { <-gate; return nil }
 		}, time.Minute, 0},

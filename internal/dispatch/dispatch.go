@@ -10,6 +10,8 @@ import (
 	"errors"
 	"sync"
 	"time"
+
+	"github.com/ginlimit/ginlimit/internal/goroutine"
 )
 
 // connectTimeout is how long a batch that a goroutine sends may take, or a timeout where that is
@@ -46,7 +48,7 @@ type Dispatcher struct {
 	spare    sync.Pool      // of *Batch
 	reopened chan error     // gives the prober the error that has opened the breaker again
 	life     lifetime
-	stuck    Stuck // of the contexts of its batches
+	stuck    goroutine.Stuck // of the contexts of its batches
 
 	mu      sync.Mutex // guards everything below, life.closed and life.retired
 	queue   queue

@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/ginlimit/ginlimit/internal/goroutine"
 )
 
 // closeTimeout is how long Close waits for what is in flight, or a timeout where that is longer.
@@ -42,7 +44,7 @@ func (d *Dispatcher) Close() {
 	d.life.stop()
 	d.queue.fail(ErrClosed)
 	d.mu.Unlock()
-	waitAtMost(max(closeTimeout, d.timeout.span), &d.life.running)
+	goroutine.Wait(&d.life.running, max(closeTimeout, d.timeout.span))
 	d.timeout.end()
 	d.sending.end()
 }

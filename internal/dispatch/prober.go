@@ -7,6 +7,8 @@ import (
 	"net"
 	"sync"
 	"time"
+
+	"github.com/ginlimit/ginlimit/internal/goroutine"
 )
 
 const (
@@ -106,7 +108,7 @@ func (p *prober) run(err error) {
 func (p *prober) opened(err error) (text string, known bool) {
 	ctx, cancel := context.WithTimeout(p.life.ctx, p.timeout.span)
 	defer cancel()
-	reason := <-Isolate(func() ([2]string, error) { // a hook of the client may panic
+	reason := <-goroutine.Isolate(func() ([2]string, error) { // a hook of the client may panic
 		text, word := p.server.Transport.Reason(ctx, p.peek.Names[0].String(), err)
 		return [2]string{text, word}, nil
 	})
@@ -124,7 +126,7 @@ func (p *prober) opened(err error) (text string, known bool) {
 
 // log writes a line. The application's log handler may panic.
 func (p *prober) log(line func()) {
-	<-Isolate(func() (any, error) { line(); return nil, nil })
+	<-goroutine.Isolate(func() (any, error) { line(); return nil, nil })
 }
 
 // confirm makes the breaker half-open and waits. It returns nil if the breaker does not open again:
@@ -215,14 +217,14 @@ func (p *prober) probe(blind bool) {
 }
 
 // ping returns why the bucket's server does not answer, or nil. It does not wait for a Dialer that
-// outlives its context by more than EndGrace, as that for TLS may.
+// outlives its context by more than [goroutine.EndGrace], as that for TLS may.
 func (p *prober) ping(ctx context.Context) error {
 	select {
 	case p.pings <- struct{}{}:
 	default:
 		return ErrLate // too many Dialers hang
 	}
-	_, err := Bounded(ctx, EndGrace, func() (struct{}, error) {
+	_, err := goroutine.Bounded(ctx, goroutine.EndGrace, func() (struct{}, error) {
 		defer func() { <-p.pings }()
 		return struct{}{}, p.server.Transport.Ping(ctx, p.peek.Names[0].String(), p.timeout.span)
 	})

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"runtime"
 	"time"
+
+	"github.com/ginlimit/ginlimit/internal/goroutine"
 )
 
 // run sends batches until nothing waits.
@@ -49,7 +51,7 @@ func (d *Dispatcher) deliver(within *sharedDeadline, b *Batch) {
 	deadline := within.use()
 	defer deadline.release()
 	b.ctx.Context = deadline
-	sentAt, err := b.since, ErrGoexit
+	sentAt, err := b.since, goroutine.ErrGoexit
 	defer func() {
 		received := time.Now()
 		if err == nil && received.Sub(sentAt) >= d.timeout.span {

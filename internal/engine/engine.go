@@ -20,6 +20,7 @@ import (
 	"github.com/ginlimit/ginlimit/internal/denycache"
 	"github.com/ginlimit/ginlimit/internal/dispatch"
 	"github.com/ginlimit/ginlimit/internal/fifo"
+	"github.com/ginlimit/ginlimit/internal/goroutine"
 	"github.com/ginlimit/ginlimit/internal/inflight"
 	"github.com/ginlimit/ginlimit/internal/lease"
 	"github.com/ginlimit/ginlimit/internal/memory"
@@ -138,7 +139,7 @@ type Engine struct {
 	attempts  attempts          // to count them
 	bans      bans              // that it knows of
 	waits
-	background dispatch.Background
+	background goroutine.Background
 	unreturned unreturned
 
 	ending
@@ -274,7 +275,7 @@ func (e *Engine) Later(f func(context.Context)) bool {
 		return false
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), max(laterTimeout, 2*e.Timeout))
-	dispatch.Isolate(func() (struct{}, error) {
+	goroutine.Isolate(func() (struct{}, error) {
 		defer e.background.Done()
 		defer cancel()
 		f(ctx)

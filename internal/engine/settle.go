@@ -6,7 +6,7 @@ import (
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
 	"github.com/ginlimit/ginlimit/internal/clientkey"
-	"github.com/ginlimit/ginlimit/internal/dispatch"
+	"github.com/ginlimit/ginlimit/internal/goroutine"
 	"github.com/ginlimit/ginlimit/internal/receipt"
 	"github.com/ginlimit/ginlimit/internal/rules"
 )
@@ -42,9 +42,9 @@ func (e *Engine) Settle(ctx context.Context, actual []int64, charges []Charge) (
 // atOnce calls f for the numbers below n, all at the same time, for the first one in this goroutine. It returns
 // what f returned.
 func atOnce(n int, f func(i int) error) []error {
-	errs, others := make([]error, n), make([]<-chan dispatch.Outcome[struct{}], n)
+	errs, others := make([]error, n), make([]<-chan goroutine.Outcome[struct{}], n)
 	for i := 1; i < n; i++ {
-		others[i] = dispatch.Isolate(func() (struct{}, error) { return struct{}{}, f(i) })
+		others[i] = goroutine.Isolate(func() (struct{}, error) { return struct{}{}, f(i) })
 	}
 	defer func() { // f may end the goroutine
 		for i := 1; i < n; i++ {

@@ -9,6 +9,7 @@ import (
 	"github.com/ginlimit/ginlimit/internal/bucket"
 	"github.com/ginlimit/ginlimit/internal/denycache"
 	"github.com/ginlimit/ginlimit/internal/dispatch"
+	"github.com/ginlimit/ginlimit/internal/goroutine"
 	"github.com/ginlimit/ginlimit/internal/rules"
 )
 
@@ -299,7 +300,7 @@ func (e *Engine) takeWithTrials(ctx context.Context, r Request) error {
 			return e.Take(ctx, Request{Asks: r.Asks[:live], Answers: r.Answers[:live], Waits: r.Waits})
 		}
 		at := live + i - first
-		failed := dispatch.ErrGoexit // a hook of the client may end the goroutine
+		failed := goroutine.ErrGoexit // a hook of the client may end the goroutine
 		defer func() { r.Answers[at].Failed = failed }()
 		failed = e.takeNow(ctx, r.Asks[at:at+1], r.Answers[at:at+1])
 		return nil

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/ginlimit/ginlimit/internal/dispatch"
+	"github.com/ginlimit/ginlimit/internal/goroutine"
 	"github.com/ginlimit/ginlimit/internal/wire"
 )
 
@@ -138,7 +139,7 @@ func (o *Operation[L]) rests() bool {
 func (o *Operation[L]) bounded(f func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()
-	_, err := dispatch.Bounded(ctx, 0, func() (struct{}, error) {
+	_, err := goroutine.Bounded(ctx, 0, func() (struct{}, error) {
 		defer o.calls.Add(-1)
 		if o.calls.Add(1) > maxCalls {
 			return struct{}{}, dispatch.ErrLate

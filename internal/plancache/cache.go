@@ -17,7 +17,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/ginlimit/ginlimit/internal/dispatch"
+	"github.com/ginlimit/ginlimit/internal/goroutine"
 	"github.com/ginlimit/ginlimit/internal/redisstore"
 )
 
@@ -113,7 +113,7 @@ func (c *Cache[T]) Get(ctx context.Context, client string) (T, error) {
 	case f == nil:
 		f = &flight[T]{done: make(chan struct{})}
 		c.flights[key] = f
-		borrowed := dispatch.Borrow(context.Background(), ctx, &c.calls.stuck)
+		borrowed := goroutine.Borrow(context.Background(), ctx, &c.calls.stuck)
 		defer borrowed.End()
 		go c.fetch(borrowed, client, key, f, cached)
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/ginlimit/ginlimit/internal/dispatch"
+	"github.com/ginlimit/ginlimit/internal/goroutine"
 	"github.com/ginlimit/ginlimit/internal/redisstore"
 )
 
@@ -16,7 +17,7 @@ type calls struct {
 	timeout   time.Duration
 	semaphore semaphore                 // acquired by each call until its end
 	failed    atomic.Pointer[time.Time] // the last failure; nil once Redis answers
-	stuck     dispatch.Stuck            // of the contexts that are borrowed
+	stuck     goroutine.Stuck           // of the contexts that are borrowed
 }
 
 // call makes a call, and waits for at most the timeout. An error reply is not a failure. The call
@@ -35,9 +36,9 @@ func call[T any](values context.Context, c *calls, f func(context.Context) (T, e
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), c.timeout)
 	defer cancel()
-	value, err := dispatch.Bounded(ctx, 0, func() (T, error) {
+	value, err := goroutine.Bounded(ctx, 0, func() (T, error) {
 		defer c.semaphore.release()
-		return f(dispatch.Borrow(ctx, values, &c.stuck))
+		return f(goroutine.Borrow(ctx, values, &c.stuck))
 	})
 	if err == nil || redisstore.IsErrorReply(err) {
 		c.failed.Store(nil)
@@ -84,9 +85,9 @@ func (c *Cache[T]) forget(ctx context.Context, key string) error {
 	}
 	bounded, cancel := context.WithTimeout(ctx, c.config.Timeout)
 	defer cancel()
-	borrowed := dispatch.Borrow(context.Background(), ctx, &c.calls.stuck)
+	borrowed := goroutine.Borrow(context.Background(), ctx, &c.calls.stuck)
 	defer borrowed.End()
-	_, err := dispatch.Bounded(bounded, 0, func() (struct{}, error) { // a late call still takes effect
+	_, err := goroutine.Bounded(bounded, 0, func() (struct{}, error) { // a late call still takes effect
 		return struct{}{}, c.config.Redis.Forget(borrowed, key, rand.Text(), tokenLife)
 	})
 	return err

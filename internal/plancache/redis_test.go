@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit/internal/dispatch"
+	"github.com/ginlimit/ginlimit/internal/goroutine"
 )
 
 // denial is an error reply.
@@ -44,7 +45,7 @@ func TestCalls(t *testing.T) {
 		"an answer": {func(context.Context) (int, error) { return 1, nil }, 1, nil, 0, false},
 		"a denial":  {func(context.Context) (int, error) { return 1, denial("OOM") }, 1, denial("OOM"), 0, false},
 		"a failure": {func(context.Context) (int, error) { return 1, failure }, 0, failure, 0, true},
-		"a panic":   {func(context.Context) (int, error) { panic("fault") }, 0, dispatch.ErrPanic, 0, true},
+		"a panic":   {func(context.Context) (int, error) { panic("fault") }, 0, goroutine.ErrPanic, 0, true},
 		"no answer": {hangs, 0, context.DeadlineExceeded, timeout, true},
 	} {
 		t.Run(name, func(t *testing.T) {

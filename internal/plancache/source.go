@@ -8,8 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/ginlimit/ginlimit/internal/dispatch"
-	"github.com/ginlimit/ginlimit/internal/redisstore"
+	"github.com/ginlimit/ginlimit/internal/goroutine"
+	"github.com/ginlimit/ginlimit/internal/throttle"
 )
 
 // semaphore bounds concurrency.
@@ -34,7 +34,7 @@ func (c *Cache[T]) query(client string) (plan[T], error) {
 	// an answer that comes in this second counts
 	late, cancel := context.WithTimeout(context.Background(), sourceTimeout+recheck)
 	defer cancel()
-	return dispatch.Bounded(late, 0, func() (plan[T], error) {
+	return goroutine.Bounded(late, 0, func() (plan[T], error) {
 		defer c.queries.release()
 		ctx, end := context.WithTimeout(late, sourceTimeout)
 		defer end()
@@ -66,7 +66,7 @@ func (c *Cache[T]) fallback(err error, cached, shared *plan[T]) *plan[T] {
 // health logs failures of the source. It never logs a text from the source's errors.
 type health struct {
 	log      *slog.Logger
-	failures redisstore.Throttle       // limits the lines about failures
+	failures throttle.Log              // limits the lines about failures
 	failing  atomic.Pointer[time.Time] // the last failure since such a line; nil once recovery is logged
 }
 
@@ -84,12 +84,12 @@ func (h *health) record(err error, took time.Duration, reason func(error) string
 	case last != nil && now.Sub(*last) >= recheck && h.failing.CompareAndSwap(last, nil):
 		line = func() { h.log.Info("ginlimit: the source of plans answers again") }
 	}
-	<-dispatch.Isolate(func() (any, error) { line(); return nil, nil }) // a log handler may panic too
+	<-goroutine.Isolate(func() (any, error) { line(); return nil, nil }) // a log handler may panic too
 }
 
 // reasonFor returns the logged reason of a failure.
 func reasonFor(err error, took time.Duration, reason func(error) string) string {
-	if err == dispatch.ErrPanic || err == dispatch.ErrGoexit {
+	if err == goroutine.ErrPanic || err == goroutine.ErrGoexit {
 		return err.Error()
 	}
 	if text := reason(err); text != "" {

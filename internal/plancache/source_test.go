@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/ginlimit/ginlimit/internal/dispatch"
+	"github.com/ginlimit/ginlimit/internal/goroutine"
 )
 
 // TestOldPlansServe while the source fails, for the retention after their life, and then its error.
@@ -172,8 +172,8 @@ func TestReasons(t *testing.T) {
 		err  error
 		took time.Duration
 	}{
-		"panic":               {dispatch.ErrPanic, 0},
-		"goexit":              {dispatch.ErrGoexit, 0},
+		"panic":               {goroutine.ErrPanic, 0},
+		"goexit":              {goroutine.ErrGoexit, 0},
 		"foreign":             {errForeign, time.Hour},
 		"timeout":             {errors.New("secret"), sourceTimeout},
 		"*errors.errorString": {errors.New("secret"), sourceTimeout - 1},

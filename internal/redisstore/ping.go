@@ -6,13 +6,13 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/ginlimit/ginlimit/internal/dispatch"
+	"github.com/ginlimit/ginlimit/internal/goroutine"
 )
 
 // Ping sends PING to each server. The error describes the failure of one server, and contains no
 // text from another party.
 func (s *Store) Ping(ctx context.Context) error {
-	_, err := dispatch.Bounded(ctx, 0, func() (struct{}, error) { return struct{}{}, s.ping(ctx) })
+	_, err := goroutine.Bounded(ctx, 0, func() (struct{}, error) { return struct{}{}, s.ping(ctx) })
 	if err == nil {
 		return nil
 	}
@@ -52,5 +52,5 @@ func (s *Store) pingServer(ctx context.Context, rdb *redis.Client) error {
 	}
 	cmd := command{Cmder: redis.NewStatusCmd(ctx, "ping"), hook: s.hook}
 	// a hook of the client may panic
-	return (<-dispatch.Isolate(func() (struct{}, error) { return struct{}{}, rdb.Process(ctx, &cmd) })).Err
+	return (<-goroutine.Isolate(func() (struct{}, error) { return struct{}{}, rdb.Process(ctx, &cmd) })).Err
 }

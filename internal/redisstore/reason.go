@@ -15,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/ginlimit/ginlimit/internal/dispatch"
+	"github.com/ginlimit/ginlimit/internal/goroutine"
 )
 
 // fault is an error whose text comes from this package, so it may be logged.
@@ -99,8 +100,8 @@ func reason(err error) string {
 	case errors.As(err, &number):
 		return number.Error()
 	}
-	for _, known := range []error{io.EOF, io.ErrUnexpectedEOF, net.ErrClosed, context.Canceled, dispatch.ErrPanic,
-		dispatch.ErrGoexit} {
+	for _, known := range []error{io.EOF, io.ErrUnexpectedEOF, net.ErrClosed, context.Canceled, goroutine.ErrPanic,
+		goroutine.ErrGoexit} {
 		if errors.Is(err, known) {
 			return known.Error()
 		}

@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit/internal/dispatch"
+	"github.com/ginlimit/ginlimit/internal/goroutine"
 	"github.com/ginlimit/ginlimit/internal/wire"
 )
 
@@ -163,8 +164,8 @@ func TestReasonsNameNoKey(t *testing.T) {
 		{redis.ErrClosed, "the client is closed", "client"},
 		{redis.ErrPoolTimeout, "no connection of the client was free", "pool"},
 		{redis.ErrPoolExhausted, "no connection of the client was free", "pool"},
-		{dispatch.ErrPanic, "panic", "client"},
-		{dispatch.ErrGoexit, "goexit", "client"},
+		{goroutine.ErrPanic, "panic", "client"},
+		{goroutine.ErrGoexit, "goexit", "client"},
 		{errNoConn, "the Dialer returned no connection", "client"},
 		{errHangsUp, "the server closes new connections; it may expect TLS", "network"},
 		{errWantsTLS, "the server expects TLS", "tls"},
@@ -279,7 +280,7 @@ func TestCauseIsSoughtNoLongerThanItsContext(t *testing.T) {
 		n := &nodes{store: &Store{rdb: rdb}, nodeForKey: rdb.MasterForKey, refresh: rdb.ReloadState}
 		text, _ := n.transport(nil).Reason(ctx, "k", dispatch.ErrLate)
 		require.Equal(t, "late", text)
-		require.Equal(t, 50*time.Millisecond+dispatch.EndGrace, time.Since(start))
+		require.Equal(t, 50*time.Millisecond+goroutine.EndGrace, time.Since(start))
 		require.EqualValues(t, 1, dials.Load())
 		time.Sleep(time.Minute) // until the Dialer returns
 	})

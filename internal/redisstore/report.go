@@ -8,6 +8,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/ginlimit/ginlimit/internal/dispatch"
+	"github.com/ginlimit/ginlimit/internal/goroutine"
 	"github.com/ginlimit/ginlimit/internal/inflight"
 	"github.com/ginlimit/ginlimit/internal/wire"
 )
@@ -62,7 +63,7 @@ func (s *Store) report(ctx context.Context, commands []*command, most int32, rep
 	if len(commands) == 0 {
 		return false, nil, nil
 	}
-	_, err := dispatch.Bounded(ctx, dispatch.EndGrace, func() (struct{}, error) {
+	_, err := goroutine.Bounded(ctx, goroutine.EndGrace, func() (struct{}, error) {
 		s.call(ctx, commands, most)
 		return struct{}{}, nil
 	})

@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/ginlimit/ginlimit/internal/dispatch"
+	"github.com/ginlimit/ginlimit/internal/goroutine"
 )
 
 const (
@@ -26,7 +27,7 @@ const (
 // the first command of a pipeline. It keeps the others, which lead to the old server.
 type staleConns struct {
 	timeout    time.Duration
-	background dispatch.Background
+	background goroutine.Background
 	closed     sync.Map // has a *redis.Client whose connections were closed less than a stalePause ago
 }
 

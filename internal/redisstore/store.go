@@ -18,6 +18,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/ginlimit/ginlimit/internal/dispatch"
+	"github.com/ginlimit/ginlimit/internal/throttle"
 	"github.com/ginlimit/ginlimit/internal/wire"
 )
 
@@ -48,7 +49,7 @@ type Store struct {
 	loaded         [wire.Count]atomic.Bool // SCRIPT LOAD was sent
 	singleKeyUntil atomic.Int64            // in Unix seconds; until then no command has several clients' keys
 	nodes          *nodes
-	errorReplies   Throttle
+	errorReplies   throttle.Log
 	pipelines      sync.Pool // of *pipeline
 }
 
@@ -213,15 +214,6 @@ func RefusesKeys(err error) bool {
 	text := err.Error()
 	return !strings.Contains(text, "user_script") && !strings.Contains(text, "running script") &&
 		!strings.Contains(text, "compiling script")
-}
-
-// Throttle allows one log line a minute. Its zero value allows the first at once.
-type Throttle struct{ last atomic.Pointer[time.Time] }
-
-// Allow reports whether a line may be written now.
-func (t *Throttle) Allow() bool {
-	now, last := time.Now(), t.last.Load()
-	return (last == nil || now.Sub(*last) >= time.Minute) && t.last.CompareAndSwap(last, &now)
 }
 
 // serverErrors are the prefixes of error replies that concern every command, without ERR, which

@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/ginlimit/ginlimit/internal/dispatch"
+	"github.com/ginlimit/ginlimit/internal/goroutine"
 )
 
 // transport sends the batches of one dispatcher.
@@ -68,7 +69,7 @@ func dial(ctx context.Context, rdb *redis.Client) (net.Conn, error) {
 // looks like a timeout; a ping finds the cause.
 func (t *transport) Reason(ctx context.Context, key string, err error) (text, word string) {
 	if !isSpecific(err) {
-		_, cause := dispatch.Bounded(ctx, dispatch.EndGrace, func() (struct{}, error) {
+		_, cause := goroutine.Bounded(ctx, goroutine.EndGrace, func() (struct{}, error) {
 			return struct{}{}, t.Ping(ctx, key, t.nodes.store.Timeout)
 		})
 		if cause != nil && !dispatch.IsLate(cause) {

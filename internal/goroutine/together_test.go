@@ -1,4 +1,4 @@
-package dispatch_test
+package goroutine_test
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/ginlimit/ginlimit/internal/dispatch"
+	"github.com/ginlimit/ginlimit/internal/goroutine"
 )
 
 // TestTogetherEndsAsOneAfterAnother does: by the first in order that does not go on. Each call is made at most once,
@@ -56,7 +56,7 @@ func TestTogetherEndsAsOneAfterAnother(t *testing.T) {
 						got = fmt.Sprint(r)
 					}
 				}()
-				dispatch.Together(t.Context(), n, soon, func(ctx context.Context, i int) bool {
+				goroutine.Together(t.Context(), n, soon, func(ctx context.Context, i int) bool {
 					calls[i].Add(1)
 					running.Add(1)
 					defer running.Add(-1)

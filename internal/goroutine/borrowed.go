@@ -1,4 +1,4 @@
-package dispatch
+package goroutine
 
 import (
 	"context"
@@ -50,7 +50,14 @@ type reading struct {
 
 // Borrow returns a context that ends with one context and has the values of another, the caller's.
 func Borrow(ends, caller context.Context, stuck *Stuck) *Borrowed {
-	return &Borrowed{Context: ends, stuck: stuck, caller: caller}
+	b := &Borrowed{Context: ends}
+	b.BorrowFrom(caller, stuck)
+	return b
+}
+
+// BorrowFrom gives a Borrowed without values those of a caller's context.
+func (b *Borrowed) BorrowFrom(caller context.Context, stuck *Stuck) {
+	b.caller, b.stuck = caller, stuck
 }
 
 // Value implements [context.Context].

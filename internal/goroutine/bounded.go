@@ -1,4 +1,6 @@
-package dispatch
+// Package goroutine runs functions of the application and of its Redis client so that one that hangs,
+// panics, ends its goroutine or keeps a context harms nobody but its caller. It knows nothing of what they do.
+package goroutine
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package dispatch
+package goroutine
 
 import (
 	"context"
@@ -32,12 +32,12 @@ func (b *Background) Done() { b.all.Done() }
 // Go calls f in another goroutine. Work that calls it must have begun.
 func (b *Background) Go(f func()) { b.all.Go(f) }
 
-// Close returns when all work has ended, or after a time, because a hook of the client may hang.
-func (b *Background) Close(most time.Duration) {
+// Close returns when all work has ended, or after a timeout, because a hook of the client may hang.
+func (b *Background) Close(timeout time.Duration) {
 	b.mu.Lock()
 	b.closed = true
 	b.mu.Unlock()
-	waitAtMost(most, &b.all)
+	Wait(&b.all, timeout)
 }
 
 // Borrow is [Borrow] for work that is waited for.
@@ -45,8 +45,8 @@ func (b *Background) Borrow(ends, caller context.Context) *Borrowed {
 	return Borrow(ends, caller, &b.stuck)
 }
 
-// waitAtMost waits until all are done, but no longer than a time.
-func waitAtMost(most time.Duration, all *sync.WaitGroup) {
+// Wait waits until all are done, but no longer than a timeout.
+func Wait(all *sync.WaitGroup, timeout time.Duration) {
 	done := make(chan struct{})
 	go func() {
 		all.Wait()
@@ -54,7 +54,7 @@ func waitAtMost(most time.Duration, all *sync.WaitGroup) {
 	}()
 	select {
 	case <-done:
-	case <-time.After(most):
+	case <-time.After(timeout):
 	}
 }
 
