@@ -24,7 +24,6 @@ import (
 	"github.com/ginlimit/ginlimit/internal/inflight"
 	"github.com/ginlimit/ginlimit/internal/lease"
 	"github.com/ginlimit/ginlimit/internal/memory"
-	"github.com/ginlimit/ginlimit/internal/receipt"
 	"github.com/ginlimit/ginlimit/internal/redisstore"
 	"github.com/ginlimit/ginlimit/internal/rules"
 )
@@ -90,13 +89,13 @@ type Answer struct {
 	Waited   time.Duration  // for tokens or a slot of this Ask
 	// QueueFull says that the request is denied because the Ask's queue has no place for it.
 	QueueFull bool
-	Failed    error            // why there is no decision on a trial
-	Err       error            // why the store did not decide, last; then it may still have the Ask's set
-	attempt   int64            // that holds a slot; 0 is none
-	recalled  bool             // the attempt ends later: see recall
-	share     *rules.Set       // by which this process decided; nil if it did not
-	place     int64            // of this process among those that wait for the slot that it lacks; 0 if not known
-	receipt   *receipt.Receipt // of what was taken; nil if nothing is to be given back
+	Failed    error      // why there is no decision on a trial
+	Err       error      // why the store did not decide, last; then it may still have the Ask's set
+	attempt   int64      // that holds a slot; 0 is none
+	recalled  bool       // the attempt ends later: see recall
+	share     *rules.Set // by which this process decided; nil if it did not
+	place     int64      // of this process among those that wait for the slot that it lacks; 0 if not known
+	receipt   *receipt   // of what was taken; nil if nothing is to be given back
 }
 
 // withoutStore reports whether the store did not decide.

@@ -7,7 +7,6 @@ import (
 	"github.com/ginlimit/ginlimit/internal/bucket"
 	"github.com/ginlimit/ginlimit/internal/denycache"
 	"github.com/ginlimit/ginlimit/internal/dispatch"
-	"github.com/ginlimit/ginlimit/internal/receipt"
 	"github.com/ginlimit/ginlimit/internal/redisstore"
 	"github.com/ginlimit/ginlimit/internal/rules"
 	"github.com/ginlimit/ginlimit/internal/wire"
@@ -175,9 +174,9 @@ func (g *group) end(ctx context.Context, e *Engine, allowed bool, beside denycac
 		_, fits := m.ask.Set.Fit(m.ask.scope, m.call.States, m.call.Op)
 		m.answer.Decided, m.answer.Source = true, FromStore
 		if m.judge(g.charged, fits); g.charged && !allowed {
-			m.answer.receipt = receipt.New(e.Timeout)
+			m.answer.receipt = newReceipt(e.Timeout)
 		}
-		m.answer.receipt.Fill(m.call.Sent, m.call.States)
+		m.answer.receipt.fill(m.call.Sent, m.call.States)
 		if e.noteBan(m.call, m.ask, m.answer); !g.charged {
 			e.endAttempt(m.call, m.answer, nil)
 		}

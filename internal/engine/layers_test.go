@@ -18,7 +18,7 @@ func TestTokenBucketsAreReadInOneFile(t *testing.T) {
 	doors := map[string]string{
 		"askDenyCache": "denial.go", "noteDecision": "denial.go", "askLease": "lease.go", "fallBack": "local.go",
 		"decideGuarded": "slots.go", "takeWithTrials": "several.go", "takeSeveral": "several.go", "takeInLine": "queue.go",
-		"queues": "queue.go", "Request": "queue.go",
+		"queues": "queue.go", "Request": "queue.go", "receipt": "settle.go", "newReceipt": "settle.go",
 	}
 	shared := []string{"Engine", "Ask", "Answer"}
 	declared := map[string]string{} // names, by the file that has them

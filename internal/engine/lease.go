@@ -13,7 +13,6 @@ import (
 	"github.com/ginlimit/ginlimit/internal/denycache"
 	"github.com/ginlimit/ginlimit/internal/dispatch"
 	"github.com/ginlimit/ginlimit/internal/lease"
-	"github.com/ginlimit/ginlimit/internal/receipt"
 	"github.com/ginlimit/ginlimit/internal/redisstore"
 	"github.com/ginlimit/ginlimit/internal/rules"
 )
@@ -190,7 +189,7 @@ func (e *Engine) decideByBoth(ctx context.Context, c *dispatch.Call, ask *Ask, a
 	}
 	own := e.call(op, &ask.Subject, rules.All)
 	defer e.release(own)
-	charge := Charge{of: ask.Subject, n: op.N, receipt: receipt.New(e.Timeout)}
+	charge := Charge{of: ask.Subject, n: op.N, receipt: newReceipt(e.Timeout)}
 	if err = e.store.Do(ctx, own); err != nil {
 		e.leases.PutBack(part)
 		e.recallOne(ctx, own, ask)
@@ -202,7 +201,7 @@ func (e *Engine) decideByBoth(ctx context.Context, c *dispatch.Call, ask *Ask, a
 	}
 	if !e.leases.Use(part) {
 		e.leases.PutBack(part)
-		charge.receipt.Fill(own.Sent, own.States)
+		charge.receipt.fill(own.Sent, own.States)
 		e.background.Detached(ctx, e.Timeout, func(ctx context.Context) { _ = e.giveBack(ctx, &charge) })
 		return false, nil
 	}

@@ -190,7 +190,7 @@ func (m *member) judgeHere(l *local, set *rules.Set, takes bool, sent time.Time)
 	answer.Verdict, answer.Statuses = set.JudgeOf(
 		ask.scope, l.states, l.op.N, charges, fits, ask.Report, answer.Statuses[:0])
 	answer.Decided = true
-	answer.receipt.Fill(sent, l.states)
+	answer.receipt.fill(sent, l.states)
 	if answer.RetryAfter < 0 && answer.Source == FromLocal && l.op.N <= ask.Set.Burst() {
 		answer.RetryAfter = set.RetryAfterPeriods(ask.scope, l.states, l.op.N)
 	}

@@ -7,7 +7,6 @@ import (
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
 	"github.com/ginlimit/ginlimit/internal/dispatch"
-	"github.com/ginlimit/ginlimit/internal/receipt"
 	"github.com/ginlimit/ginlimit/internal/wire"
 )
 
@@ -59,8 +58,8 @@ func (e *Engine) recallOne(ctx context.Context, c *dispatch.Call, ask *Ask) bool
 
 // fillLate fills in what was taken for a caller that has left.
 func (e *Engine) fillLate(charge *Charge, n int64, sent time.Time, found []bucket.State) {
-	charge.n, charge.receipt = n, receipt.New(e.Timeout)
-	charge.receipt.Fill(sent, found)
+	charge.n, charge.receipt = n, newReceipt(e.Timeout)
+	charge.receipt.fill(sent, found)
 }
 
 // giveBackLate gives back what was taken for a caller that has left. What cannot be given back stays taken.

@@ -3,11 +3,11 @@ package engine
 import (
 	"context"
 	"slices"
+	"time"
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
 	"github.com/ginlimit/ginlimit/internal/clientkey"
 	"github.com/ginlimit/ginlimit/internal/goroutine"
-	"github.com/ginlimit/ginlimit/internal/receipt"
 	"github.com/ginlimit/ginlimit/internal/rules"
 )
 
@@ -16,10 +16,10 @@ type Charge struct {
 	of      Subject
 	n       int64 // tokens
 	source  Source
-	share   *rules.Set       // by which this process decided, if it did
-	attempt int64            // that holds a slot; 0 is none
-	receipt *receipt.Receipt // nil if nothing is to be given back
-	tried   bool             // by a request that waits: giving it back wakes nobody, as it tries again and again
+	share   *rules.Set // by which this process decided, if it did
+	attempt int64      // that holds a slot; 0 is none
+	receipt *receipt   // nil if nothing is to be given back
+	tried   bool       // by a request that waits: giving it back wakes nobody, as it tries again and again
 }
 
 // Charge returns what the decision on an Ask took.
@@ -66,7 +66,7 @@ func (e *Engine) settle(ctx context.Context, charge *Charge, actual int64) error
 	case more > 0:
 		return e.correct(ctx, charge, bucket.Op{Verb: bucket.Charge, N: more})
 	}
-	return e.correct(ctx, charge, e.returnOf(charge, -more, (*receipt.Receipt).Claims))
+	return e.correct(ctx, charge, e.returnOf(charge, -more, (*receipt).claims))
 }
 
 // hasBuckets reports whether tokens were taken of buckets.
@@ -93,7 +93,7 @@ func (e *Engine) correct(ctx context.Context, charge *Charge, op bucket.Op) erro
 // returnOf returns the operation that gives back the last n of a charge's tokens, by the claims
 // that its receipt makes.
 func (e *Engine) returnOf(charge *Charge, n int64,
-	claims func(*receipt.Receipt, []bucket.Bucket, int64, bool) []bucket.Claim) bucket.Op {
+	claims func(*receipt, []bucket.Bucket, int64, bool) []bucket.Claim) bucket.Op {
 	set := charge.of.Set
 	if charge.source == FromLocal {
 		set = charge.share
@@ -111,5 +111,82 @@ func (e *Engine) giveBack(ctx context.Context, charge *Charge) error {
 	if !charge.hasBuckets() {
 		return nil
 	}
-	return e.correct(ctx, charge, e.returnOf(charge, charge.n, (*receipt.Receipt).ClaimsAtOnce))
+	return e.correct(ctx, charge, e.returnOf(charge, charge.n, (*receipt).claimsAtOnce))
+}
+
+// minLate is how late Redis may do what it is asked, at least, where a short period bounds that.
+const minLate = 100 * time.Millisecond
+
+// receipt is how the tokens of a charge are found again, so that a process gives back these tokens and no
+// others: of a window the mark that it left, of a token bucket the level that it found, and when. A nil
+// receipt keeps nothing.
+type receipt struct {
+	late  time.Duration // how late the store may do what it is asked
+	sent  time.Time     // when the store was asked, at the earliest
+	known time.Time     // when it had answered, at the latest
+	found []bucket.State
+}
+
+// newReceipt returns a receipt for a charge of a store that answers within a timeout.
+func newReceipt(timeout time.Duration) *receipt {
+	return &receipt{late: 2 * timeout} // it may be queued, and then in flight
+}
+
+// fill keeps when a charge was sent, and what it found.
+func (r *receipt) fill(sent time.Time, found []bucket.State) {
+	if r != nil {
+		r.sent, r.known, r.found = sent, time.Now(), slices.Clone(found)
+	}
+}
+
+// claims returns what a charge of n tokens has left in buckets. Own reports whether their store is
+// in this process.
+//
+// A reset voids the claim. Redis does not say whether it came before or after a charge of about the
+// same time, so it voids the charges soon after it, too.
+func (r *receipt) claims(buckets []bucket.Bucket, n int64, own bool) []bucket.Claim {
+	claims, age := make([]bucket.Claim, bucket.Counted(buckets)), time.Since(r.sent)
+	for i := range claims {
+		b := &buckets[i]
+		late := r.lateFor(b)
+		claims[i] = b.NewClaim(r.found[i].Level, b.Charge(n), age.Nanoseconds(), late.Nanoseconds())
+		claims[i].Made = max(0, time.Since(r.known).Milliseconds()-1)
+		claims[i].Mark, claims[i].Era = r.found[i].Mark, r.found[i].Era
+		if !b.Flows() && (own && n > b.Burst || !own && r.over(b, age)) {
+			claims[i].Mark = bucket.NoMark // of more than the window holds, nobody knows which are gone
+		}
+	}
+	return claims
+}
+
+// claimsAtOnce is claims of tokens that a denied decision has just taken: all of them are left.
+// What has flowed back of them meanwhile would have flowed back of others.
+func (r *receipt) claimsAtOnce(buckets []bucket.Bucket, n int64, own bool) []bucket.Claim {
+	claims := r.claims(buckets, n, own)
+	for i := range claims {
+		units := buckets[i].Charge(n)
+		claims[i].Sure, claims[i].Behind = units, units
+	}
+	return claims
+}
+
+// over reports whether a window may be over before Redis gives back, which may be late, and whose
+// clock may be a little faster: by then the charge has left by itself. Until then no other window
+// has the same mark. A calendar period has a key of its own, so its mark always serves.
+func (r *receipt) over(b *bucket.Bucket, age time.Duration) bool {
+	return b.Ends == 0 && age+age/1024+r.lateFor(b) >= period(b)
+}
+
+// lateFor returns how late Redis may do what it is asked about a bucket. Half a period bounds it for
+// windows: else a long timeout would leave nothing of a short one to give back.
+func (r *receipt) lateFor(b *bucket.Bucket) time.Duration {
+	if b.Flows() {
+		return r.late
+	}
+	return min(r.late, max(minLate, period(b)/2))
+}
+
+// period returns the period of a bucket.
+func period(b *bucket.Bucket) time.Duration {
+	return time.Duration(min(b.Period, int64(1<<62)/1e6)) * time.Millisecond
 }

@@ -7,7 +7,6 @@ import (
 	"github.com/ginlimit/ginlimit/internal/bucket"
 	"github.com/ginlimit/ginlimit/internal/dispatch"
 	"github.com/ginlimit/ginlimit/internal/inflight"
-	"github.com/ginlimit/ginlimit/internal/receipt"
 	"github.com/ginlimit/ginlimit/internal/rules"
 )
 
@@ -84,8 +83,8 @@ func (e *Engine) endGranted(c *dispatch.Call, ask *Ask, answer *Answer) {
 		answer.attempt = c.Attempt.Number
 		return
 	}
-	surplus := Charge{of: ask.Subject, n: answer.Granted, receipt: receipt.New(e.Timeout)}
-	surplus.receipt.Fill(c.Sent, c.States)
+	surplus := Charge{of: ask.Subject, n: answer.Granted, receipt: newReceipt(e.Timeout)}
+	surplus.receipt.fill(c.Sent, c.States)
 	e.background.Go(func() { e.giveBackAll(context.Background(), []Charge{surplus}) })
 	answer.Statuses = answer.Statuses[:0]
 	answer.judge(c, ask, FromStore)

@@ -7,7 +7,6 @@ import (
 	"github.com/ginlimit/ginlimit/internal/bucket"
 	"github.com/ginlimit/ginlimit/internal/denycache"
 	"github.com/ginlimit/ginlimit/internal/dispatch"
-	"github.com/ginlimit/ginlimit/internal/receipt"
 	"github.com/ginlimit/ginlimit/internal/rules"
 )
 
@@ -145,7 +144,7 @@ func (e *Engine) take(ctx context.Context, op bucket.Op, n int64, ask *Ask, answ
 // begin fills in what is known of an answer before the decision.
 func (a *Answer) begin(e *Engine, ask *Ask, c *dispatch.Call) {
 	if a.Hash = c.Hash; ask.Settles {
-		a.receipt = receipt.New(e.Timeout)
+		a.receipt = newReceipt(e.Timeout)
 	}
 }
 
@@ -174,7 +173,7 @@ func (e *Engine) askStore(ctx context.Context, c *dispatch.Call, ask *Ask, answe
 	if err := e.store.Do(ctx, c); err != nil {
 		return false, err
 	}
-	answer.receipt.Fill(c.Sent, c.States)
+	answer.receipt.fill(c.Sent, c.States)
 	answer.judge(c, ask, FromStore)
 	e.noteDecision(c, answer.Allowed, denycache.Beside{})
 	return true, nil

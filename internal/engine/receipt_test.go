@@ -1,4 +1,4 @@
-package receipt_test
+package engine
 
 import (
 	"math"
@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
-	"github.com/ginlimit/ginlimit/internal/receipt"
 )
 
 const (
@@ -46,12 +45,12 @@ func TestClaimSaysWhenTheChargeWasMade(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				buckets := []bucket.Bucket{newBucket(t, bucket.FixedWindow, "a", 10, 60_000)}
-				r, sent := receipt.New(timeout), time.Now()
+				r, sent := newReceipt(timeout), time.Now()
 				time.Sleep(ms(row.took))
-				r.Fill(sent, []bucket.State{{Level: 4, Mark: 9, Era: 2}})
+				r.fill(sent, []bucket.State{{Level: 4, Mark: 9, Era: 2}})
 				time.Sleep(ms(row.since))
 				want := bucket.Claim{Mark: 9, Era: 2, Sure: 3, Behind: 3, Age: row.age, Made: row.made, Resets: row.resets}
-				require.Equal(t, []bucket.Claim{want}, r.Claims(buckets, 3, false))
+				require.Equal(t, []bucket.Claim{want}, r.claims(buckets, 3, false))
 			})
 		})
 	}
@@ -60,9 +59,9 @@ func TestClaimSaysWhenTheChargeWasMade(t *testing.T) {
 // TestClaimOfTokensIsVoidForAsLongAsRedisMayBeLate after a reset, however short the period.
 func TestClaimOfTokensIsVoidForAsLongAsRedisMayBeLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := receipt.New(3 * time.Second)
-		r.Fill(time.Now(), make([]bucket.State, 2))
-		claims := r.Claims([]bucket.Bucket{
+		r := newReceipt(3 * time.Second)
+		r.fill(time.Now(), make([]bucket.State, 2))
+		claims := r.claims([]bucket.Bucket{
 			newBucket(t, bucket.Token, "a", 10, 1000), newBucket(t, bucket.FixedWindow, "b", 10, 1000),
 		}, 1, false)
 		require.EqualValues(t, 6000, claims[0].Resets)
@@ -77,11 +76,11 @@ func TestClaimIsOfWhatHasNotFlowedBack(t *testing.T) {
 			newBucket(t, bucket.Token, "a", 10, 1000), newBucket(t, bucket.Token, "b", 20, 1000),
 			newBucket(t, bucket.SlidingWindow, "c", 10, 60_000),
 		}
-		r, found := receipt.New(timeout), []bucket.State{{Level: 500}, {Level: 70}, {Level: 4, Mark: 9}}
-		r.Fill(time.Now(), found)
+		r, found := newReceipt(timeout), []bucket.State{{Level: 500}, {Level: 70}, {Level: 4, Mark: 9}}
+		r.fill(time.Now(), found)
 		clear(found)
 		time.Sleep(ms(250))
-		claims := r.Claims(buckets, 3, false)
+		claims := r.claims(buckets, 3, false)
 		for i, want := range []struct{ sure, behind, mark int64 }{{49, 549, 0}, {0, 0, 0}, {3, 3, 9}} {
 			require.Equal(t, want.sure, claims[i].Sure, i)
 			require.Equal(t, want.behind, claims[i].Behind, i)
@@ -90,7 +89,7 @@ func TestClaimIsOfWhatHasNotFlowedBack(t *testing.T) {
 		for i, want := range []int64{300, 150, 3} {
 			claims[i].Sure, claims[i].Behind = want, want
 		}
-		require.Equal(t, claims, r.ClaimsAtOnce(buckets, 3, false), "all that was taken at once is left")
+		require.Equal(t, claims, r.claimsAtOnce(buckets, 3, false), "all that was taken at once is left")
 	})
 }
 
@@ -114,12 +113,12 @@ func TestMarkOfAWindowServesUntilTheWindowMayBeOver(t *testing.T) {
 					quota, ok := bucket.NewCalendar("b", 10, row.period, time.Now().UnixMilli()+row.period)
 					require.True(t, ok)
 					buckets := []bucket.Bucket{window, quota, newBucket(t, bucket.Token, "c", 10, 1000)}
-					r := receipt.New(row.timeout)
-					r.Fill(time.Now(), []bucket.State{{Mark: 9}, {Mark: 8}, {Mark: 7}})
+					r := newReceipt(row.timeout)
+					r.fill(time.Now(), []bucket.State{{Mark: 9}, {Mark: 8}, {Mark: 7}})
 					hold := func(mark int64) {
 						t.Helper()
-						require.Equal(t, []int64{mark, 8, 7}, marks(r.Claims(buckets, 3, false)))
-						require.Equal(t, []int64{9, 8, 7}, marks(r.Claims(buckets, 3, true)), "a store of this process knows")
+						require.Equal(t, []int64{mark, 8, 7}, marks(r.claims(buckets, 3, false)))
+						require.Equal(t, []int64{9, 8, 7}, marks(r.claims(buckets, 3, true)), "a store of this process knows")
 					}
 					switch {
 					case row.until == century:
@@ -163,14 +162,14 @@ func TestMarkOfMoreThanTheShareHoldsServesOnlyInRedis(t *testing.T) {
 		share := newBucket(t, bucket.FixedWindow, "a", 10, 60_000)
 		share.Whole = 20
 		token := newBucket(t, bucket.Token, "b", 10, 60_000)
-		r := receipt.New(timeout)
-		r.Fill(time.Now(), []bucket.State{{Mark: 9}, {Mark: 8}})
-		require.Equal(t, []int64{row.want, 8}, marks(r.Claims([]bucket.Bucket{share, token}, row.n, row.own)), name)
+		r := newReceipt(timeout)
+		r.fill(time.Now(), []bucket.State{{Mark: 9}, {Mark: 8}})
+		require.Equal(t, []int64{row.want, 8}, marks(r.claims([]bucket.Bucket{share, token}, row.n, row.own)), name)
 	}
 }
 
 func TestNoReceiptKeepsNothing(t *testing.T) {
 	t.Parallel()
-	var r *receipt.Receipt
-	require.NotPanics(t, func() { r.Fill(time.Now(), []bucket.State{{}}) })
+	var r *receipt
+	require.NotPanics(t, func() { r.fill(time.Now(), []bucket.State{{}}) })
 }
