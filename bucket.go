@@ -248,6 +248,69 @@ func causeOf(set *rules.Set, a *engine.Answer) Cause {
 	return CauseRate
 }
 
+// policyLimits are limits with what a policy adds to them: its floor, ban, slots, shares and leases. They do
+// not change.
+type policyLimits struct {
+	*limitSet
+	fields []httpfields.Limit // of the limits that are counted, then of the one that prohibits or the slots
+}
+
+// newLimits returns limits as a policy counts them, and every error in them. A client's own limits have the
+// policy's slots unless they name others; With gives no more slots. In this process alone nothing is leased.
+func (c *countConfig) newLimits(name string, limits []Limit, slots int, local bool) (*policyLimits, error) {
+	s, err := newLimitSet(limits)
+	s.name = name
+	s.leave(c.floor)
+	if s.slots == 0 || c.fewerSlots && slots > 0 && s.slots > slots {
+		s.slots = slots
+	}
+	if c.shares != nil {
+		s.rules.Divide()
+	}
+	var inFlight *bucket.Bucket
+	if s.slots > 0 {
+		b := bucket.NewSlots(int64(s.slots))
+		inFlight = &b
+	}
+	s.rules.Guard(c.ban, inFlight)
+	if !local {
+		if i := s.rules.AllowLeases(c.lease); i >= 0 {
+			s.prohibit(i)
+		}
+	}
+	s.rules.KeepShare()
+	return &policyLimits{s, fieldsOf(s)}, err
+}
+
+// fieldsOf returns limits as header fields name them: by the policy's name, followed by their period if there
+// are several.
+func fieldsOf(s *limitSet) []httpfields.Limit {
+	var fields []httpfields.Limit
+	for _, l := range s.limits {
+		fields = append(fields, httpfields.Limit{Name: l.per(), Quota: int64(l.burst())})
+	}
+	switch {
+	case s.rules.Prohibits():
+		fields = append(fields, httpfields.Limit{Name: s.prohibited.per(), Detail: httpfields.ProhibitedDetail})
+	case s.slots > 0:
+		fields = append(fields, httpfields.Limit{
+			Name: slotsName, Quota: int64(s.slots), Unit: httpfields.ConcurrentRequests,
+		})
+	}
+	inFlight := slices.ContainsFunc(s.given, func(l Limit) bool { return l.InFlight > 0 })
+	several := len(s.given) > 2 || len(s.given) == 2 && !inFlight
+	httpfields.NameLimits(s.name, several, fields)
+	return fields
+}
+
+// fieldOf returns the index in the header fields of a resource.
+func (l *policyLimits) fieldOf(resource int) int {
+	if resource >= 0 && resource < len(l.limits) {
+		return resource
+	}
+	return len(l.limits) // it prohibits, or is the slots
+}
+
 // millis returns ms milliseconds, at most the longest Duration there is.
 func millis(ms int64) time.Duration {
 	return time.Duration(min(ms, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond

@@ -48,9 +48,9 @@ type policyState struct {
 	trust  gintrust.Trust // of Gin in the headers of proxies
 	serves atomic.Bool    // requests, by a handler
 
-	options   []string    // the names of those in force, but the key and header fields, for operators
-	published atomic.Bool // operators can see it
-	logged    struct {    // what the log has said once, or not long ago
+	options     []string    // the names of those in force, but the key and header fields, for operators
+	isPublished atomic.Bool // operators can see it
+	logged      struct {    // what the log has said once, or not long ago
 		twice      atomic.Bool // that another policy charges the same bucket
 		smallBurst atomic.Bool // that its burst is too small for its tenants
 		faults     redisstore.Throttle
@@ -190,7 +190,7 @@ func optionsOf(names []string) []string {
 // limitsOf returns the limits of a client: those that override the policy's, its own from the policy's function,
 // or the policy's.
 func (p *Policy) limitsOf(ctx context.Context, client string) (*policyLimits, error) {
-	if limits, ok := p.limiter.operation.Find(p.name, client); ok {
+	if limits, ok := p.limiter.overrides.Find(p.name, client); ok {
 		own, err := p.under(limits)
 		if err == nil {
 			return own, nil
@@ -201,6 +201,41 @@ func (p *Policy) limitsOf(ctx context.Context, client string) (*policyLimits, er
 		}
 	}
 	return p.ownLimits(ctx, client)
+}
+
+// overrideOf returns the limits that override a client's, or nil.
+func (p *Policy) overrideOf(client string) []Limit {
+	limits, _ := p.limiter.overrides.Find(p.name, client)
+	return limits
+}
+
+// ownLimits returns a client's limits without an override.
+func (p *Policy) ownLimits(ctx context.Context, client string) (*policyLimits, error) {
+	if p.counts.limitFunc == nil {
+		return p.limits, nil
+	}
+	limits, err := p.counts.limitFunc(ctx, client)
+	if err != nil {
+		return nil, err
+	}
+	return p.under(limits)
+}
+
+// withoutSlots returns limits without slots that only an override has, or nil: what an operator limits makes no
+// method an error.
+func (p *Policy) withoutSlots(client string, set *policyLimits) *policyLimits {
+	if _, is := p.limiter.overrides.Find(p.name, client); p.limits.slots > 0 || !is && p.counts.limitFunc != nil {
+		return nil
+	}
+	tokens := slices.DeleteFunc(slices.Clone(set.given), func(l Limit) bool { return l.InFlight > 0 })
+	if len(tokens) == 0 {
+		tokens = []Limit{Unlimited()}
+	}
+	without, err := p.under(tokens)
+	if err != nil {
+		return nil
+	}
+	return without
 }
 
 // under returns limits of a client as the policy counts them.
@@ -284,69 +319,6 @@ const (
 	// maxCachedLimits is the most limits of a set that is kept.
 	maxCachedLimits = 16
 )
-
-// policyLimits are limits with what a policy adds to them: its floor, ban, slots, shares and leases. They do
-// not change.
-type policyLimits struct {
-	*limitSet
-	fields []httpfields.Limit // of the limits that are counted, then of the one that prohibits or the slots
-}
-
-// newLimits returns limits as a policy counts them, and every error in them. A client's own limits have the
-// policy's slots unless they name others; With gives no more slots. In this process alone nothing is leased.
-func (c *countConfig) newLimits(name string, limits []Limit, slots int, local bool) (*policyLimits, error) {
-	s, err := newLimitSet(limits)
-	s.name = name
-	s.leave(c.floor)
-	if s.slots == 0 || c.fewerSlots && slots > 0 && s.slots > slots {
-		s.slots = slots
-	}
-	if c.shares != nil {
-		s.rules.Divide()
-	}
-	var inFlight *bucket.Bucket
-	if s.slots > 0 {
-		b := bucket.NewSlots(int64(s.slots))
-		inFlight = &b
-	}
-	s.rules.Guard(c.ban, inFlight)
-	if !local {
-		if i := s.rules.AllowLeases(c.lease); i >= 0 {
-			s.prohibit(i)
-		}
-	}
-	s.rules.KeepShare()
-	return &policyLimits{s, fieldsOf(s)}, err
-}
-
-// fieldsOf returns limits as header fields name them: by the policy's name, followed by their period if there
-// are several.
-func fieldsOf(s *limitSet) []httpfields.Limit {
-	var fields []httpfields.Limit
-	for _, l := range s.limits {
-		fields = append(fields, httpfields.Limit{Name: l.per(), Quota: int64(l.burst())})
-	}
-	switch {
-	case s.rules.Prohibits():
-		fields = append(fields, httpfields.Limit{Name: s.prohibited.per(), Detail: httpfields.ProhibitedDetail})
-	case s.slots > 0:
-		fields = append(fields, httpfields.Limit{
-			Name: slotsName, Quota: int64(s.slots), Unit: httpfields.ConcurrentRequests,
-		})
-	}
-	inFlight := slices.ContainsFunc(s.given, func(l Limit) bool { return l.InFlight > 0 })
-	several := len(s.given) > 2 || len(s.given) == 2 && !inFlight
-	httpfields.NameLimits(s.name, several, fields)
-	return fields
-}
-
-// fieldOf returns the index in the header fields of a resource.
-func (l *policyLimits) fieldOf(resource int) int {
-	if resource >= 0 && resource < len(l.limits) {
-		return resource
-	}
-	return len(l.limits) // it prohibits, or is the slots
-}
 
 // clientLimits are the limits of a client, as a key of a map.
 type clientLimits struct {
