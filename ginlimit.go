@@ -34,9 +34,11 @@ import (
 	"github.com/ginlimit/ginlimit/internal/clientkey"
 	"github.com/ginlimit/ginlimit/internal/engine"
 	"github.com/ginlimit/ginlimit/internal/gintrust"
-	"github.com/ginlimit/ginlimit/internal/operation"
+	"github.com/ginlimit/ginlimit/internal/overrides"
+	"github.com/ginlimit/ginlimit/internal/published"
 	"github.com/ginlimit/ginlimit/internal/redisstore"
 	"github.com/ginlimit/ginlimit/internal/throttle"
+	"github.com/ginlimit/ginlimit/internal/upkeep"
 )
 
 // NewLimiter returns a limiter whose buckets are in Redis, which need not be reachable yet. The error joins
@@ -64,10 +66,12 @@ func newRedisLimiter(rdb redis.UniversalClient, opts []LimiterOption) (*Limiter,
 		Prefix: c.prefix, Log: c.logger, Process: process, Scripts: scripts,
 	})
 	l := &Limiter{limiterConfig: c.limiterConfig, defaults: c.defaults, engine: e, rdb: rdb}
-	l.operation = c.newOperation(redisstore.NewOperation(rdb, c.prefix), process, e)
+	l.upkeep = c.newUpkeep()
+	l.overrides = c.newOverrides(redisstore.NewOverrides(rdb, c.prefix), l.upkeep, e)
+	l.published = published.New(redisstore.NewPolicies(rdb, c.prefix), process, l.upkeep)
 	// Their goroutines hold them, so they would never be collected.
 	runtime.AddCleanup(l, (*engine.Engine).Drop, e)
-	runtime.AddCleanup(l, (*operation.Operation[[]Limit]).End, l.operation)
+	runtime.AddCleanup(l, (*upkeep.Upkeep).End, l.upkeep)
 	return l, c.errs
 }
 
@@ -115,7 +119,8 @@ func NewLocal(opts ...LimiterOption) (*Limiter, error) {
 	e := engine.NewLocal(c.engine())
 	return &Limiter{
 		limiterConfig: c.limiterConfig, defaults: c.defaults, engine: e,
-		operation: c.newOperation(new(operation.Local), "local", e),
+		overrides: c.newOverrides(new(overrides.Local), nil, e),
+		published: published.New(new(published.Local), "local", nil),
 	}, nil
 }
 
@@ -128,7 +133,9 @@ type Limiter struct {
 	rdb       redis.UniversalClient // nil without Redis
 	questions sync.Pool             // of *question
 	addresses gintrust.Warnings     // of addresses that clients can spoof, or that Gin cannot read
-	operation *operation.Operation[[]Limit]
+	overrides *overrides.Overrides[[]Limit]
+	published *published.Policies
+	upkeep    *upkeep.Upkeep // of both; nil without Redis
 	policies  nameSet[*Policy]
 	plans     nameSet[bool]
 	noClient  throttle.Log // of warnings of keys that no request counts under
@@ -143,7 +150,7 @@ var errNotMade = invalid("the limiter was not made by NewLimiter or NewLocal")
 // call does nothing. If Redis hangs, it takes up to 2.2 s with the default timeout.
 func (l *Limiter) Close() error {
 	if l != nil && l.engine != nil {
-		l.operation.End()
+		l.upkeep.End()
 		l.engine.Close()
 	}
 	return nil
@@ -233,7 +240,7 @@ func (l *Limiter) Stats() Stats {
 		Servers: of.Redis.Servers, LostServers: of.Redis.Open, Batches: of.Redis.Batches, Decisions: of.Redis.Calls,
 		InFlight: of.Redis.InFlight, Queued: of.Redis.Queued,
 		Leases: of.Leases, Leased: of.Leased, Slots: of.Slots, Bans: of.Bans, Replicas: of.Replicas,
-		Remembered: of.Denials, LocalBuckets: of.Local, Overrides: l.operation.InForce(),
+		Remembered: of.Denials, LocalBuckets: of.Local, Overrides: l.overrides.InForce(),
 	}
 	for t, n := range of.Redis.Transitions {
 		if s.Transitions == nil {

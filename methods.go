@@ -314,7 +314,7 @@ func (p *Policy) change(
 	}
 	defer q.putBack()
 	sets := []*policyLimits{q.set}
-	if _, is := p.limiter.operation.Find(p.name, client); is {
+	if _, is := p.limiter.overrides.Find(p.name, client); is {
 		own, err := p.ownLimits(ctx, client)
 		switch {
 		case errors.Is(err, ErrUnknownClient): // it has limits by the override alone

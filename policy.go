@@ -47,9 +47,9 @@ type policyState struct {
 	trust  gintrust.Trust // of Gin in the headers of proxies
 	serves atomic.Bool    // requests, by a handler
 
-	options   []string    // the names of those in force, but the key and header fields, for operators
-	published atomic.Bool // operators can see it
-	logged    struct {    // what the log has said once, or not long ago
+	options     []string    // the names of those in force, but the key and header fields, for operators
+	isPublished atomic.Bool // operators can see it
+	logged      struct {    // what the log has said once, or not long ago
 		twice      atomic.Bool // that another policy charges the same bucket
 		smallBurst atomic.Bool // that its burst is too small for its tenants
 		faults     throttle.Log
@@ -260,7 +260,7 @@ func (p *Policy) warnBurst(ctx context.Context, a *engine.Answer, r Result) {
 // limitsOf returns the limits of a client: those that override the policy's, its own from the policy's function,
 // or the policy's.
 func (p *Policy) limitsOf(ctx context.Context, client string) (*policyLimits, error) {
-	if limits, ok := p.limiter.operation.Find(p.name, client); ok {
+	if limits, ok := p.limiter.overrides.Find(p.name, client); ok {
 		own, err := p.under(limits)
 		if err == nil {
 			return own, nil
@@ -271,6 +271,41 @@ func (p *Policy) limitsOf(ctx context.Context, client string) (*policyLimits, er
 		}
 	}
 	return p.ownLimits(ctx, client)
+}
+
+// overrideOf returns the limits that override a client's, or nil.
+func (p *Policy) overrideOf(client string) []Limit {
+	limits, _ := p.limiter.overrides.Find(p.name, client)
+	return limits
+}
+
+// ownLimits returns a client's limits without an override.
+func (p *Policy) ownLimits(ctx context.Context, client string) (*policyLimits, error) {
+	if p.counts.limitFunc == nil {
+		return p.limits, nil
+	}
+	limits, err := p.counts.limitFunc(ctx, client)
+	if err != nil {
+		return nil, err
+	}
+	return p.under(limits)
+}
+
+// withoutSlots returns limits without slots that only an override has, or nil: what an operator limits makes no
+// method an error.
+func (p *Policy) withoutSlots(client string, set *policyLimits) *policyLimits {
+	if _, is := p.limiter.overrides.Find(p.name, client); p.limits.slots > 0 || !is && p.counts.limitFunc != nil {
+		return nil
+	}
+	tokens := slices.DeleteFunc(slices.Clone(set.given), func(l Limit) bool { return l.InFlight > 0 })
+	if len(tokens) == 0 {
+		tokens = []Limit{Unlimited()}
+	}
+	without, err := p.under(tokens)
+	if err != nil {
+		return nil
+	}
+	return without
 }
 
 // under returns limits of a client as the policy counts them.

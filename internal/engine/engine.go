@@ -25,6 +25,7 @@ import (
 	"github.com/ginlimit/ginlimit/internal/lease"
 	"github.com/ginlimit/ginlimit/internal/memory"
 	"github.com/ginlimit/ginlimit/internal/redisstore"
+	"github.com/ginlimit/ginlimit/internal/replicas"
 	"github.com/ginlimit/ginlimit/internal/rules"
 )
 
@@ -133,9 +134,7 @@ type Engine struct {
 	calls     sync.Pool         // of *dispatch.Call
 	decisions sync.Pool         // of *several
 	slots     *inflight.Counts  // that this process holds
-	replica   *replica          // nil without Redis, and if the number of replicas is known
-	counts    atomic.Bool       // it has begun to count replicas
-	attempts  attempts          // to count them
+	replica   *replicas.Member  // nil without Redis, and if the number of replicas is known
 	bans      bans              // that it knows of
 	waits
 	background goroutine.Background
@@ -186,7 +185,7 @@ func NewRedis(c Config, rdb redis.UniversalClient, denials int, s redisstore.Con
 		e.local = memory.New(memory.MaxBuckets)
 	} else {
 		e.replica = e.joinReplica()
-		e.local = e.replica.local
+		e.local = e.replica.Local()
 	}
 	return e
 }
@@ -260,7 +259,7 @@ func (e *Engine) Ready(ctx context.Context) error {
 	if left(ctx) {
 		return ended(ctx)
 	}
-	e.countReplicas()
+	e.replica.Start()
 	return nil
 }
 

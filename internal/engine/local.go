@@ -115,7 +115,7 @@ func (e *Engine) decideHere(members []*member, may bool) (allowed bool) {
 		return true
 	}
 	if slices.ContainsFunc(members, func(m *member) bool { return m.ask.attempts() }) {
-		defer e.holdSiblings()()
+		defer e.replica.HoldOthers()()
 	}
 	store, all := e.local, make([]local, 0, len(members))
 	for _, m := range members {
@@ -150,7 +150,7 @@ func (m *member) alone(e *Engine) local {
 	slots := slotsAlone{replicas: e.replicas(), away: errors.Is(m.err, dispatch.ErrOpen)}
 	m.answer.share = m.ask.Set.Share(slots.replicas)
 	if m.ask.attempts() {
-		slots.n, slots.siblings = m.ask.slots(), e.heldBySiblings(m.call.Key)
+		slots.n, slots.siblings = m.ask.slots(), e.replica.HeldByOthers(m.call.Key)
 		if !slots.away && e.slots.Holders(m.call.Key).Age < inflight.Renewal {
 			m.answer.share = m.answer.share.WithSlotsOf(m.ask.Set)
 		}

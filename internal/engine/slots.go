@@ -101,8 +101,8 @@ func (e *Engine) keepsSlot(c *dispatch.Call) bool {
 	if b.Remaining(s.Level) > 1 {
 		outcome = inflight.Spare
 	}
-	defer e.holdSiblings()()
-	if e.slots.Answer(c.Key, c.Attempt.Number, outcome, newsOf(c), b.Capacity-e.heldBySiblings(c.Key)) {
+	defer e.replica.HoldOthers()()
+	if e.slots.Answer(c.Key, c.Attempt.Number, outcome, newsOf(c), b.Capacity-e.replica.HeldByOthers(c.Key)) {
 		return true
 	}
 	s.Level = max(s.Level, b.Capacity)
@@ -174,5 +174,5 @@ func (e *Engine) closeSlots() {
 	ctx, cancel := context.WithTimeout(context.Background(), e.Timeout)
 	defer cancel()
 	e.slots.Close(ctx)
-	e.leaveReplicas()
+	e.replica.Leave()
 }

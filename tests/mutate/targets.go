@@ -75,7 +75,7 @@ var (
 	wireTests     = stage{"internal/wire", nil}
 	planTests     = stage{"internal/plancache", nil}
 
-	operationTests = stage{"internal/operation", nil}
+	upkeepTests = stage{"internal/upkeep", nil}
 )
 
 // testsOf are the tests of the Go files of each folder of internal/, whether they see a mutant of it in turn.
@@ -91,11 +91,14 @@ var testsOf = map[string][]stage{
 	"inflight":   {inflightTests, slots},
 	"lease":      {leaseTests, leases},
 	"memory":     {memoryTests, scripts, sharesInProcess},
-	"operation":  {operationTests, overrides},
+	"overrides":  {upkeepTests, overrides},
 	"plancache":  {planTests, plans},
+	"published":  {upkeepTests, overrides},
 	"receipt":    {receiptTests, engineTests, settled, rules, guards, pairs},
 	"redisstore": {storeTests, planTests, plans},
+	"replicas":   {engineTests},
 	"rules":      {ruleTests, engineTests, leases, settled, simulation, rules, guards, pairs},
+	"upkeep":     {upkeepTests},
 	"wire":       {wireTests, engineTests, shares},
 }
 

@@ -1,19 +1,83 @@
-package operation
+// Package overrides is the limits that operators set in place of those of policies, for a time, as the processes
+// of a prefix know them.
+//
+// It owns what this process knows of them. It must never know a limit but as a value that its caller parses.
+package overrides
 
 import (
 	"context"
 	"crypto/rand"
-	"encoding/json"
 	"errors"
-	"fmt"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ginlimit/ginlimit/internal/clientkey"
+	"github.com/ginlimit/ginlimit/internal/upkeep"
 	"github.com/ginlimit/ginlimit/internal/wire"
 )
 
-// ErrFull says that there would be more than [MaxOverrides].
+const (
+	// Most is how many overrides a prefix has.
+	Most = 10_000
+	// MostChanges is how many one call changes: it holds Redis up for a few milliseconds.
+	MostChanges = 1000
+)
+
+// ErrFull says that there would be more than [Most].
 var ErrFull = errors.New("too many overrides")
+
+// Store is where overrides are kept: Redis, or this process.
+type Store interface {
+	// Stamp returns what changes with each change of overrides.
+	Stamp(ctx context.Context) (string, error)
+	// Overrides returns the texts of all overrides by their names, and the stamp.
+	Overrides(ctx context.Context) (texts map[string]string, stamp string, err error)
+	// Change makes all changes, or none and returns false if there would be more overrides than a number.
+	Change(ctx context.Context, stamp string, most int, changes []wire.OverrideChange) (bool, error)
+}
+
+// Config is what overrides are made of.
+type Config[L any] struct {
+	Store   Store
+	Upkeep  *upkeep.Upkeep // by which the store is looked at; nil if nobody else changes it
+	Ignores bool           // overrides
+	// Limits reads the limits of an override.
+	Limits func(text string) (L, error)
+	// Hide returns the client as overrides have it; nil is the client itself.
+	Hide func(policy, client string) string
+	// Changed is told that this process knows other overrides than before.
+	Changed func()
+}
+
+// Overrides are those that this process knows.
+type Overrides[L any] struct {
+	Config[L]
+	known atomic.Pointer[known[L]] // never nil
+
+	reads    atomic.Int64 // numbered as they began
+	mu       sync.Mutex   // guards the field below
+	lastRead int64        // the number of the read that is known
+}
+
+// New returns overrides of which none is known yet.
+func New[L any](c Config[L]) *Overrides[L] {
+	o := &Overrides[L]{Config: c}
+	o.known.Store(&known[L]{})
+	if !c.Ignores {
+		c.Upkeep.Add(&upkeep.Task{Do: o.look, Every: upkeep.Soon, Retry: upkeep.Soon})
+	}
+	return o
+}
+
+// look reads the overrides if they have changed.
+func (o *Overrides[L]) look(ctx context.Context) error {
+	stamp, err := o.Store.Stamp(ctx)
+	if err != nil || stamp == o.known.Load().stamp {
+		return err
+	}
+	return o.read(ctx)
+}
 
 // Override is the limits of one client of a policy, or of all clients, until it ends. It is JSON in a store.
 type Override struct {
@@ -29,37 +93,10 @@ type Override struct {
 func (o Override) Change(ends bool) wire.OverrideChange {
 	c := wire.OverrideChange{Name: clientkey.Join(o.Policy, o.Client)}
 	if !ends {
-		o.Version = version
-		c.Text, c.Ends = marshal(o), time.UnixMilli(o.Until)
+		o.Version = wire.TextVersion
+		c.Text, c.Ends = wire.MarshalText(o), time.UnixMilli(o.Until)
 	}
 	return c
-}
-
-// version is the version of the texts that this package writes, and the newest that it reads.
-const version = 1
-
-// ErrUnreadable says that a text of a store cannot be read.
-var ErrUnreadable = errors.New("what Redis has of overrides or policies cannot be read")
-
-// marshal returns the text of an override or a policy.
-func marshal(v any) string {
-	text, err := json.Marshal(v)
-	if err != nil {
-		panic(err) // strings and numbers have texts
-	}
-	return string(text)
-}
-
-// unmarshal reads what marshal has written.
-func unmarshal(text string, of *int, v any) error {
-	err := json.Unmarshal([]byte(text), v)
-	switch {
-	case *of > version:
-		return fmt.Errorf("%w: a newer version of ginlimit has written it", ErrUnreadable)
-	case err != nil:
-		return fmt.Errorf("%w: %w", ErrUnreadable, err)
-	}
-	return nil
 }
 
 // limits are what an override sets, where its policy and client are known.
@@ -81,10 +118,8 @@ type ofPolicy[L any] struct {
 }
 
 // Find returns the limits that replace a client's: its own override, else the one for all clients.
-func (o *Operation[L]) Find(policy, client string) (found L, ok bool) {
-	if !o.used.Load() {
-		o.use()
-	}
+func (o *Overrides[L]) Find(policy, client string) (found L, ok bool) {
+	o.Upkeep.Use()
 	known := o.known.Load()
 	if len(known.policies) == 0 {
 		return found, false
@@ -108,7 +143,7 @@ func (o *Operation[L]) Find(policy, client string) (found L, ok bool) {
 }
 
 // InForce returns how many overrides this process knows that have not ended.
-func (o *Operation[L]) InForce() (n int) {
+func (o *Overrides[L]) InForce() (n int) {
 	known, now := o.known.Load(), time.Now()
 	for _, of := range known.policies {
 		if of.all != nil && now.Before(of.all.until) {
@@ -124,7 +159,7 @@ func (o *Operation[L]) InForce() (n int) {
 }
 
 // read reads all overrides. One that cannot be read is left out, and reported.
-func (o *Operation[L]) read(ctx context.Context) error {
+func (o *Overrides[L]) read(ctx context.Context) error {
 	turn := o.reads.Add(1)
 	texts, stamp, err := o.Store.Overrides(ctx)
 	if err != nil {
@@ -133,7 +168,7 @@ func (o *Operation[L]) read(ctx context.Context) error {
 	fresh, parsed := &known[L]{stamp: stamp, policies: map[string]*ofPolicy[L]{}}, map[string]L{}
 	for _, text := range texts {
 		var r Override
-		fault := unmarshal(text, &r.Version, &r)
+		fault := wire.UnmarshalText(text, &r.Version, &r)
 		own, is := parsed[r.Limits] // many have the same
 		if !is && fault == nil {
 			own, fault = o.Limits(r.Limits)
@@ -166,8 +201,8 @@ func (o *Operation[L]) read(ctx context.Context) error {
 }
 
 // Change makes changes, and knows of them when it returns.
-func (o *Operation[L]) Change(ctx context.Context, changes []wire.OverrideChange) error {
-	ok, err := o.Store.Change(ctx, rand.Text(), MaxOverrides, changes)
+func (o *Overrides[L]) Change(ctx context.Context, changes []wire.OverrideChange) error {
+	ok, err := o.Store.Change(ctx, rand.Text(), Most, changes)
 	switch {
 	case err != nil:
 		return err
@@ -179,15 +214,15 @@ func (o *Operation[L]) Change(ctx context.Context, changes []wire.OverrideChange
 	return nil
 }
 
-// Overrides returns all overrides, and knows of them when it returns.
-func (o *Operation[L]) Overrides(ctx context.Context) (all []Override, err error) {
+// All returns all overrides, and knows of them when it returns.
+func (o *Overrides[L]) All(ctx context.Context) (all []Override, err error) {
 	texts, _, err := o.Store.Overrides(ctx)
 	if err != nil {
 		return nil, err
 	}
 	for _, text := range texts {
 		var r Override
-		if err := unmarshal(text, &r.Version, &r); err != nil {
+		if err := wire.UnmarshalText(text, &r.Version, &r); err != nil {
 			return nil, err
 		}
 		all = append(all, r)

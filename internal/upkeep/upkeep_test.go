@@ -1,4 +1,4 @@
-package operation
+package upkeep_test
 
 import (
 	"context"
@@ -10,38 +10,85 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ginlimit/ginlimit/internal/overrides"
+	"github.com/ginlimit/ginlimit/internal/published"
+	"github.com/ginlimit/ginlimit/internal/upkeep"
 	"github.com/ginlimit/ginlimit/internal/wire"
 )
 
 // counted is a store that other processes may change, too, and counts calls.
 type counted struct {
-	*Local
-	calls atomic.Int64
+	overrides overrides.Local
+	published published.Local
+	calls     atomic.Int64
 }
 
 func (c *counted) Stamp(ctx context.Context) (string, error) {
 	c.calls.Add(1)
-	return c.Local.Stamp(ctx)
+	return c.overrides.Stamp(ctx)
 }
 
 func (c *counted) Publish(ctx context.Context, p *wire.Publication) (int, error) {
 	c.calls.Add(1)
-	return c.Local.Publish(ctx, p)
+	return c.published.Publish(ctx, p)
 }
+
+func (c *counted) Overrides(ctx context.Context) (map[string]string, string, error) {
+	return c.overrides.Overrides(ctx)
+}
+
+func (c *counted) Change(ctx context.Context, stamp string, most int, changes []wire.OverrideChange) (bool, error) {
+	return c.overrides.Change(ctx, stamp, most, changes)
+}
+
+func (c *counted) Published(ctx context.Context) (map[string]string, map[string]map[string]time.Time, error) {
+	return c.published.Published(ctx)
+}
+
+// store is where overrides and policies are.
+type store interface {
+	overrides.Store
+	published.Store
+}
+
+// limiter is what a limiter has of both.
+type limiter struct {
+	*upkeep.Upkeep
+	overrides *overrides.Overrides[string]
+	published *published.Policies
+}
+
+// newLimiter returns a limiter that publishes a policy.
+func newLimiter(s store, failed func(error)) *limiter {
+	l := &limiter{Upkeep: upkeep.New(upkeep.Config{
+		Failed: failed, Denied: func(err error) bool { return errors.Is(err, errDenied) },
+	})}
+	l.overrides = overrides.New(overrides.Config[string]{
+		Store: s, Upkeep: l.Upkeep, Changed: func() {},
+		Limits: func(text string) (string, error) { return text, nil },
+	})
+	l.published = published.New(s, "P", l.Upkeep)
+	l.published.Serve(published.Policy{Name: "api"})
+	return l
+}
+
+const (
+	interval    = upkeep.Soon // between two looks at the overrides
+	republish   = time.Minute
+	deniedRetry = 10 * time.Minute
+)
 
 // TestAnIdleProcessRests a day after its last decision, until the next one, and once it has ended.
 func TestAnIdleProcessRests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &counted{Local: new(Local)}
-		o := New(Config[string]{Store: store, Process: "P", Failed: func(err error) { t.Error(err) },
-			Denied: func(error) bool { return false }})
-		o.Serve(Policy{Name: "api"})
+		store := new(counted)
+		l := newLimiter(store, func(err error) { t.Error(err) })
 		calls := func(d time.Duration) int64 {
 			before := store.calls.Load()
 			time.Sleep(d)
 			return store.calls.Load() - before
 		}
-		decide := func() { o.Find("api", "ann") }
+		decide := func() { l.overrides.Find("api", "ann") }
 		hour := float64(time.Hour/interval + time.Hour/republish)
 		require.Zero(t, calls(time.Hour), "nobody has decided")
 		decide()
@@ -53,7 +100,7 @@ func TestAnIdleProcessRests(t *testing.T) {
 		require.Zero(t, calls(time.Hour), "it rests")
 		decide()
 		require.InDelta(t, hour, calls(time.Hour), 2)
-		o.End()
+		l.End()
 		time.Sleep(republish)
 		require.Zero(t, calls(time.Hour), "it has ended")
 	})
@@ -86,25 +133,21 @@ func (r *refusing) Publish(ctx context.Context, p *wire.Publication) (int, error
 // TestAProcessWithoutARightSeldomTries to use it, and knows the overrides soon after it is granted.
 func TestAProcessWithoutARightSeldomTries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &refusing{counted: counted{Local: new(Local)}}
+		store := new(refusing)
 		store.refuses.Store(true)
 		var failures atomic.Int64
-		o := New(Config[string]{Store: store, Process: "P",
-			Limits: func(text string) (string, error) { return text, nil },
-			Failed: func(error) { failures.Add(1) }, Changed: func() {},
-			Denied: func(err error) bool { return errors.Is(err, errDenied) }})
-		defer o.End()
-		o.Serve(Policy{Name: "api"})
-		o.Find("api", "ann")
+		l := newLimiter(store, func(error) { failures.Add(1) })
+		defer l.End()
+		l.overrides.Find("api", "ann")
 		time.Sleep(time.Hour - time.Minute)
 		require.EqualValues(t, 2*6, store.calls.Load(), "a look and a publication in ten minutes")
 		require.EqualValues(t, 2*6, failures.Load())
-		change := Override{Policy: "api", Limits: "9/m", Until: time.Now().Add(time.Hour).UnixMilli()}.Change(false)
+		change := overrides.Override{Policy: "api", Limits: "9/m", Until: time.Now().Add(time.Hour).UnixMilli()}.Change(false)
 		_, err := store.Change(t.Context(), "stamp", 9, []wire.OverrideChange{change})
 		require.NoError(t, err)
 		store.refuses.Store(false)
 		time.Sleep(deniedRetry)
-		found, ok := o.Find("api", "ann")
+		found, ok := l.overrides.Find("api", "ann")
 		require.True(t, ok)
 		require.Equal(t, "9/m", found)
 		before := store.calls.Load()

@@ -4,9 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
-	"runtime"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -16,9 +13,10 @@ import (
 
 	"github.com/ginlimit/ginlimit/internal/engine"
 	"github.com/ginlimit/ginlimit/internal/goroutine"
-	"github.com/ginlimit/ginlimit/internal/operation"
+	"github.com/ginlimit/ginlimit/internal/overrides"
 	"github.com/ginlimit/ginlimit/internal/redisstore"
 	"github.com/ginlimit/ginlimit/internal/throttle"
+	"github.com/ginlimit/ginlimit/internal/upkeep"
 	"github.com/ginlimit/ginlimit/internal/wire"
 )
 
@@ -60,8 +58,8 @@ func (l *Limiter) OverrideAll(ctx context.Context, all ...Override) error {
 	if l == nil || l.engine == nil {
 		return errNotMade
 	}
-	if len(all) == 0 || len(all) > operation.MaxChanges {
-		return invalid("%d overrides; want 1 to %d at once", len(all), operation.MaxChanges)
+	if len(all) == 0 || len(all) > overrides.MostChanges {
+		return invalid("%d overrides; want 1 to %d at once", len(all), overrides.MostChanges)
 	}
 	all = slices.Clone(all) // the caller may change its own while Redis does not answer
 	for i := range all {
@@ -72,8 +70,8 @@ func (l *Limiter) OverrideAll(ctx context.Context, all ...Override) error {
 		if err != nil {
 			return struct{}{}, err
 		}
-		if err = l.operation.Change(ctx, changes); errors.Is(err, operation.ErrFull) {
-			err = invalid("there would be more than %d overrides; end some", operation.MaxOverrides)
+		if err = l.overrides.Change(ctx, changes); errors.Is(err, overrides.ErrFull) {
+			err = invalid("there would be more than %d overrides; end some", overrides.Most)
 		}
 		return struct{}{}, err
 	})
@@ -87,12 +85,12 @@ func (l *Limiter) Overrides(ctx context.Context) ([]Override, error) {
 		return nil, errNotMade
 	}
 	return operate(ctx, l, func(ctx context.Context) (all []Override, err error) {
-		known, err := l.operation.Overrides(ctx)
+		known, err := l.overrides.All(ctx)
 		for _, k := range known {
 			o := Override{Policy: k.Policy, Client: k.Client, Until: time.UnixMilli(k.Until), Note: k.Note}
 			if err == nil && time.Now().Before(o.Until) {
 				if o.Limits, err = splitLimits(k.Limits); err != nil { // no fault of who asks
-					err = fmt.Errorf("%w: %v", operation.ErrUnreadable, err)
+					err = fmt.Errorf("%w: %v", wire.ErrUnreadable, err)
 				}
 				all = append(all, o)
 			}
@@ -104,67 +102,31 @@ func (l *Limiter) Overrides(ctx context.Context) ([]Override, error) {
 	})
 }
 
-// PolicyInfo is a policy as some processes serve it.
-type PolicyInfo struct {
-	Name      string
-	Limits    []Limit   // without [WithLimitFunc]'s; nil if their time zone is not known here
-	Key       string    // the kind of its key: "ByClientIP", "ByHeader", or the name of the application's function
-	Headers   Headers   // of [WithHeaders]
-	Options   []string  // the names of its other options; defaults, WithKeySecret and WithoutOverrides too
-	Version   string    // of the application, as it was built; "" if that is not known
-	Processes int       // processes or limiters that serve it
-	Seen      time.Time // its last publication
-}
-
-// Policies returns the policies that the processes of this prefix serve, by name. A policy that differs
-// between processes, as during a rollout, is there once for each variant. A process publishes up to 1,000
-// policies, each within a second of its first decision. They are listed until three minutes after its end.
-func (l *Limiter) Policies(ctx context.Context) ([]PolicyInfo, error) {
-	if l == nil || l.engine == nil {
-		return nil, errNotMade
-	}
-	return operate(ctx, l, l.published)
-}
-
-func (l *Limiter) published(ctx context.Context) (all []PolicyInfo, err error) {
-	found, err := l.operation.Policies(ctx)
-	for _, p := range found {
-		limits, err := splitLimits(p.Limits)
-		if err != nil { // there are none, or nobody can read them; the other policies are there
-			limits = nil
-		}
-		all = append(all, PolicyInfo{
-			Name: p.Name, Limits: limits, Key: p.Key, Headers: Headers(p.Headers), Options: p.Options,
-			Version: p.Build, Processes: p.Processes, Seen: p.Seen,
-		})
-	}
-	slices.SortFunc(all, func(a, b PolicyInfo) int {
-		return strings.Compare(Key(a.Name, a.Version)+fmt.Sprint(a), Key(b.Name, b.Version)+fmt.Sprint(b))
-	})
-	return all, err
-}
-
 // WithoutOverrides ignores overrides, whoever may write them to Redis.
 func WithoutOverrides() LimiterOption {
 	return limiterSetting{"WithoutOverrides", func(c *config) { c.ignoresOverrides = true }}
 }
 
-// newOperation returns what the limiter tells other processes and operators, and learns from them.
-func (c *limiterConfig) newOperation(
-	store operation.Store, process string, e *engine.Engine,
-) *operation.Operation[[]Limit] {
-	oc := operation.Config[[]Limit]{
-		Store: store, Process: process, Ignores: c.ignoresOverrides, Limits: readLimits, Changed: e.LimitsChanged,
-		Denied: redisstore.IsDenied,
+// newOverrides returns the overrides that the limiter knows.
+func (c *limiterConfig) newOverrides(
+	store overrides.Store, u *upkeep.Upkeep, e *engine.Engine,
+) *overrides.Overrides[[]Limit] {
+	oc := overrides.Config[[]Limit]{
+		Store: store, Upkeep: u, Ignores: c.ignoresOverrides, Limits: readLimits, Changed: e.LimitsChanged,
 	}
 	if c.secret != nil {
 		keys := c.engine().Keys
 		oc.Hide = func(policy, client string) string { return string(keys.Append(nil, Key(policy, ""), client)) }
 	}
+	return overrides.New(oc)
+}
+
+// newUpkeep returns what reads overrides and publishes policies, and logs why it cannot.
+func (c *limiterConfig) newUpkeep() *upkeep.Upkeep {
 	var failures throttle.Log
 	var denied sync.Once
 	log := c.logger
-	oc.Failed = func(err error) {
+	return upkeep.New(upkeep.Config{Denied: redisstore.IsDenied, Failed: func(err error) {
 		reason := "" // without Redis other lines say so
 		switch {
 		case redisstore.IsDenied(err):
@@ -174,26 +136,13 @@ func (c *limiterConfig) newOperation(
 			})
 		case redisstore.IsErrorReply(err):
 			reason = redisstore.Word(err)
-		case errors.Is(err, operation.ErrUnreadable), errors.Is(err, ErrInvalidArgument):
+		case errors.Is(err, wire.ErrUnreadable), errors.Is(err, ErrInvalidArgument):
 			reason = "unreadable"
 		}
 		if reason != "" && failures.Allow() {
 			log.Warn("ginlimit: overrides cannot be read, or policies not be published", "reason", reason)
 		}
-	}
-	return operation.New(oc)
-}
-
-// readLimits reads the limits of an override. Others than this package can have written them.
-func readLimits(text string) ([]Limit, error) {
-	if n := strings.Count(text, limitSeparator) + 1; n > maxOverrideLimits {
-		return nil, invalid("%d limits; want at most %d", n, maxOverrideLimits)
-	}
-	limits, err := splitLimits(text)
-	if err == nil {
-		_, err = newLimitSet(limits)
-	}
-	return limits, err
+	}})
 }
 
 // operate calls a function that reads or writes for an operator, and leaves it alone when it takes too long. Its
@@ -215,10 +164,22 @@ func operate[T any](ctx context.Context, l *Limiter, f func(context.Context) (T,
 	return none, err
 }
 
+// readLimits reads the limits of an override. Others than this package can have written them.
+func readLimits(text string) ([]Limit, error) {
+	if n := strings.Count(text, limitSeparator) + 1; n > maxOverrideLimits {
+		return nil, invalid("%d limits; want at most %d", n, maxOverrideLimits)
+	}
+	limits, err := splitLimits(text)
+	if err == nil {
+		_, err = newLimitSet(limits)
+	}
+	return limits, err
+}
+
 // changes returns overrides as they are stored, or every error in them.
 func (l *Limiter) changes(ctx context.Context, all []Override) (changes []wire.OverrideChange, err error) {
 	var errs []error
-	seen, published := map[string]bool{}, sync.OnceValues(func() ([]PolicyInfo, error) { return l.published(ctx) })
+	seen, published := map[string]bool{}, sync.OnceValues(func() ([]PolicyInfo, error) { return l.policyInfos(ctx) })
 	for i, o := range all {
 		name := Key(o.Policy, o.Client)
 		err := o.check()
@@ -232,11 +193,11 @@ func (l *Limiter) changes(ctx context.Context, all []Override) (changes []wire.O
 			err = overrideError{err, i}
 		}
 		errs, seen[name] = append(errs, err), true
-		change := operation.Override{
+		change := overrides.Override{
 			Policy: o.Policy, Client: o.Client, Limits: joinLimits(o.Limits), Until: o.Until.UnixMilli(), Note: o.Note,
 		}
-		if l.operation.Hide != nil && o.Client != "" {
-			change.Client = l.operation.Hide(o.Policy, o.Client)
+		if l.overrides.Hide != nil && o.Client != "" {
+			change.Client = l.overrides.Hide(o.Policy, o.Client)
 		}
 		changes = append(changes, change.Change(len(o.Limits) == 0))
 	}
@@ -317,80 +278,3 @@ func (o Override) checkSlots(own []Limit, isFunc bool) error {
 	return invalid("%s alone would leave the policy without its other limits: add them, or Unlimited()",
 		joinLimits(o.Limits))
 }
-
-// overrideOf returns the limits that override a client's, or nil.
-func (p *Policy) overrideOf(client string) []Limit {
-	limits, _ := p.limiter.operation.Find(p.name, client)
-	return limits
-}
-
-// ownLimits returns a client's limits without an override.
-func (p *Policy) ownLimits(ctx context.Context, client string) (*policyLimits, error) {
-	if p.counts.limitFunc == nil {
-		return p.limits, nil
-	}
-	limits, err := p.counts.limitFunc(ctx, client)
-	if err != nil {
-		return nil, err
-	}
-	return p.under(limits)
-}
-
-// withoutSlots returns limits without slots that only an override has, or nil: what an operator limits makes no
-// method an error.
-func (p *Policy) withoutSlots(client string, set *policyLimits) *policyLimits {
-	if _, is := p.limiter.operation.Find(p.name, client); p.limits.slots > 0 || !is && p.counts.limitFunc != nil {
-		return nil
-	}
-	tokens := slices.DeleteFunc(slices.Clone(set.given), func(l Limit) bool { return l.InFlight > 0 })
-	if len(tokens) == 0 {
-		tokens = []Limit{Unlimited()}
-	}
-	without, err := p.under(tokens)
-	if err != nil {
-		return nil
-	}
-	return without
-}
-
-// publish tells operators that the policy serves.
-func (p *Policy) publish() {
-	if p.published.Load() || !p.published.CompareAndSwap(false, true) {
-		return
-	}
-	p.limiter.operation.Serve(operation.Policy{
-		Name: p.name, Limits: joinLimits(p.counts.limits), Key: kindOfKey(p.key), Headers: int(p.answers.headers),
-		Options: p.options, Build: build(),
-	})
-}
-
-// kindOfKey names a key function: as this package does, or as Go names the application's. Go names a function by
-// its maker, or by who the maker is inlined into: so no maker here is inlined.
-func kindOfKey(f KeyFunc) string {
-	if f == nil {
-		f = ByClientIP
-	}
-	name := runtime.FuncForPC(reflect.ValueOf(f).Pointer()).Name()
-	if short, ok := strings.CutPrefix(name, reflect.TypeFor[Limiter]().PkgPath()+"."); ok {
-		short, _, _ = strings.Cut(short, ".")
-		return short
-	}
-	return name[strings.LastIndexByte(name, '/')+1:]
-}
-
-// build returns the version of the application, or the revision that it was built from.
-var build = sync.OnceValue(func() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return ""
-	}
-	if v := info.Main.Version; v != "" && v != "(devel)" {
-		return v
-	}
-	for _, s := range info.Settings {
-		if s.Key == "vcs.revision" {
-			return s.Value[:min(12, len(s.Value))]
-		}
-	}
-	return ""
-})

@@ -1,0 +1,97 @@
+package ginlimit
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/ginlimit/ginlimit/internal/published"
+)
+
+// PolicyInfo is a policy as some processes serve it.
+type PolicyInfo struct {
+	Name      string
+	Limits    []Limit   // without [WithLimitFunc]'s; nil if their time zone is not known here
+	Key       string    // the kind of its key: "ByClientIP", "ByHeader", or the name of the application's function
+	Headers   Headers   // of [WithHeaders]
+	Options   []string  // the names of its other options; defaults, WithKeySecret and WithoutOverrides too
+	Version   string    // of the application, as it was built; "" if that is not known
+	Processes int       // processes or limiters that serve it
+	Seen      time.Time // its last publication
+}
+
+// Policies returns the policies that the processes of this prefix serve, by name. A policy that differs
+// between processes, as during a rollout, is there once for each variant. A process publishes up to 1,000
+// policies, each within a second of its first decision. They are listed until three minutes after its end.
+func (l *Limiter) Policies(ctx context.Context) ([]PolicyInfo, error) {
+	if l == nil || l.engine == nil {
+		return nil, errNotMade
+	}
+	return operate(ctx, l, l.policyInfos)
+}
+
+func (l *Limiter) policyInfos(ctx context.Context) (all []PolicyInfo, err error) {
+	found, err := l.published.All(ctx)
+	for _, p := range found {
+		limits, err := splitLimits(p.Limits)
+		if err != nil { // there are none, or nobody can read them; the other policies are there
+			limits = nil
+		}
+		all = append(all, PolicyInfo{
+			Name: p.Name, Limits: limits, Key: p.Key, Headers: Headers(p.Headers), Options: p.Options,
+			Version: p.Build, Processes: p.Processes, Seen: p.Seen,
+		})
+	}
+	slices.SortFunc(all, func(a, b PolicyInfo) int {
+		return strings.Compare(Key(a.Name, a.Version)+fmt.Sprint(a), Key(b.Name, b.Version)+fmt.Sprint(b))
+	})
+	return all, err
+}
+
+// publish tells operators that the policy serves.
+func (p *Policy) publish() {
+	if p.isPublished.Load() || !p.isPublished.CompareAndSwap(false, true) {
+		return
+	}
+	p.limiter.published.Serve(published.Policy{
+		Name: p.name, Limits: joinLimits(p.counts.limits), Key: kindOfKey(p.key), Headers: int(p.answers.headers),
+		Options: p.options, Build: build(),
+	})
+}
+
+// kindOfKey names a key function: as this package does, or as Go names the application's. Go names a function by
+// its maker, or by who the maker is inlined into: so no maker here is inlined.
+func kindOfKey(f KeyFunc) string {
+	if f == nil {
+		f = ByClientIP
+	}
+	name := runtime.FuncForPC(reflect.ValueOf(f).Pointer()).Name()
+	if short, ok := strings.CutPrefix(name, reflect.TypeFor[Limiter]().PkgPath()+"."); ok {
+		short, _, _ = strings.Cut(short, ".")
+		return short
+	}
+	return name[strings.LastIndexByte(name, '/')+1:]
+}
+
+// build returns the version of the application, or the revision that it was built from.
+var build = sync.OnceValue(func() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return ""
+	}
+	if v := info.Main.Version; v != "" && v != "(devel)" {
+		return v
+	}
+	for _, s := range info.Settings {
+		if s.Key == "vcs.revision" {
+			return s.Value[:min(12, len(s.Value))]
+		}
+	}
+	return ""
+})
