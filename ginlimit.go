@@ -96,11 +96,7 @@ func newConfig(opts []LimiterOption) *config {
 
 // engine returns what a limiter's engine is made of.
 func (c *limiterConfig) engine() engine.Config {
-	keys := clientkey.NewText(c.secret)
-	if c.hashes {
-		keys = clientkey.Hashes()
-	}
-	return engine.Config{Keys: keys, Timeout: c.timeout, Replicas: int64(c.replicas)}
+	return engine.Config{Keys: clientkey.NewText(c.secret), Timeout: c.timeout, Replicas: int64(c.replicas)}
 }
 
 // NewLocal returns a limiter whose buckets are in this process alone, at most 262,144. When there are more,

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/ginlimit/ginlimit/internal/clientkey"
 	"github.com/ginlimit/ginlimit/internal/engine"
 	"github.com/ginlimit/ginlimit/internal/traits"
 )
@@ -205,7 +206,7 @@ func (p *Policy) waitN(ctx context.Context, client string, n int, w traits.Waiti
 	for {
 		q.override, q.stops = override, w.Leaves
 		q.asks[0].Recalls = true
-		q.asks[0].Queue = engine.Queue{Endless: true, Wait: w.Most, Since: w.Since, Leaves: q.leavesNow}
+		q.asks[0].Queue = engine.Queue{Endless: true, Wait: w.Max, Since: w.Since, Leaves: q.leavesNow}
 		if err = q.take(waits); err != engine.ErrLeft {
 			break
 		}
@@ -339,27 +340,27 @@ func (p *Policy) change(
 	return err
 }
 
-func init() {
-	traits.Hashes = limiterSetting{"hashes", func(c *config) { c.hashes = true }}
-	traits.Of = func(policy any) (t traits.Traits, ok bool) {
-		p, ok := policy.(*Policy)
-		if ok = ok && p.made(); !ok {
-			return t, false
-		}
-		return traits.Traits{
-			Options: p.used, Shares: p.counts.shares != nil, Bans: p.counts.ban != nil, DryRun: p.dryRun,
-			LimitFunc: p.counts.limitFunc != nil, Leases: p.counts.lease > 0 && !p.limiter.engine.IsLocal(),
-			CheckBlock: p.limits.checkBlockable, Lower: p.lower, Wait: p.waitN,
-			Later: p.limiter.engine.Later,
-			Reserve: func(ctx context.Context, client string, n int, w traits.Waiting) (any, error) {
-				return reserve(ctx, w, Charge{p, client, n})
-			},
-		}, true
+// Traits is for packages of this module. It is false for a policy that [Limiter.Policy] has not made.
+func (p *Policy) Traits(traits.Key) (traits.Traits[Limit, *Reservation], bool) {
+	if !p.made() {
+		return traits.Traits[Limit, *Reservation]{}, false
 	}
+	return traits.Traits[Limit, *Reservation]{
+		Options: p.used, Shares: p.counts.shares != nil, Bans: p.counts.ban != nil, DryRun: p.dryRun,
+		LimitFunc: p.counts.limitFunc != nil, Leases: p.counts.lease > 0 && !p.limiter.engine.IsLocal(),
+		CheckBlock: p.limits.checkBlockable, Lower: p.lower, Wait: p.waitN, Later: p.limiter.engine.Later,
+		Reserve: func(ctx context.Context, client string, n int, w traits.Waiting) (*Reservation, error) {
+			return reserve(ctx, w, Charge{p, client, n})
+		},
+	}, true
 }
 
-// lower takes at most a number of tokens of a client's only limit, down to a number that stays, and no slot.
-func (p *Policy) lower(ctx context.Context, client string, to func(limit any) (stay, most int)) error {
+// TakeHashes is for packages of this module, before the limiter is used: methods of policies then take the hash of
+// a client, as it stands in Redis, in place of the client.
+func (l *Limiter) TakeHashes(traits.Key) { l.engine.Keys = clientkey.Hashes() }
+
+// lower takes at most limit tokens of a client's only limit, down to a floor, and no slot: to returns both.
+func (p *Policy) lower(ctx context.Context, client string, to func(Limit) (floor, limit int)) error {
 	q, err := p.ask(ctx, client, 1)
 	if err != nil {
 		return err
@@ -368,17 +369,17 @@ func (p *Policy) lower(ctx context.Context, client string, to func(limit any) (s
 	if len(q.set.limits) != 1 {
 		return nil
 	}
-	limit := q.set.limits[0]
-	stay, most := to(limit)
-	if most < 1 || stay >= limit.burst() {
+	own := q.set.limits[0]
+	floor, limit := to(own)
+	if limit < 1 || floor >= own.burst() {
 		return nil
 	}
 	counts := p.counts
-	counts.floor += stay
-	if q.set, err = counts.newLimits(p.name, []Limit{limit}, 0, p.limiter.engine.IsLocal()); err != nil {
+	counts.floor += floor
+	if q.set, err = counts.newLimits(p.name, []Limit{own}, 0, p.limiter.engine.IsLocal()); err != nil {
 		return err
 	}
 	q.asks[0].Subject.Set = q.set.rules.Now()
-	q.asks[0].N, q.asks[0].UpTo = int64(most), true
+	q.asks[0].N, q.asks[0].UpTo = int64(limit), true
 	return q.take(ctx)
 }

@@ -77,8 +77,7 @@ type limiterConfig struct {
 	timeout   time.Duration
 	replicas  int // if 0, they are counted in Redis
 	secret    []byte
-	hashes    bool // methods take hashes of clients: see traits.Hashes
-	denials   int  // in the deny cache
+	denials   int // in the deny cache
 	observers []observer
 
 	ignoresOverrides bool

@@ -68,7 +68,7 @@ func reserve(ctx context.Context, w traits.Waiting, charges ...Charge) (*Reserva
 		return nil, err
 	}
 	if w.Length > 0 {
-		d.asks[0].Queue = engine.Queue{Length: w.Length, Wait: w.Most, Since: w.Since, Leaves: w.Leaves}
+		d.asks[0].Queue = engine.Queue{Length: w.Length, Wait: w.Max, Since: w.Since, Leaves: w.Leaves}
 	}
 	r, kept := &Reservation{limiter: charges[0].Policy.limiter}, false
 	defer func() { // an observer may panic

@@ -50,7 +50,7 @@ func (t *transport) progress() *progress {
 		p.getConn = func(string) { p.begun.Store(true) }
 		p.gotConn = p.connected
 		p.waiting = traits.Waiting{
-			Most: maxWait, Length: maxQueue, Leaves: func() bool { return t.stops.holds(p.key, p.first) },
+			Max: maxWait, Length: maxQueue, Leaves: func() bool { return t.stops.holds(p.key, p.first) },
 		}
 	}
 	p.waiting.Since = time.Now()
@@ -148,8 +148,7 @@ func hasEnded(ctx context.Context) bool {
 
 // reserve takes them by a reservation.
 func (a *attempt) reserve(ctx context.Context) (err error) {
-	reserved, err := a.t.has.Reserve(ctx, a.key, a.n, a.seen.waiting)
-	a.reserved, _ = reserved.(*ginlimit.Reservation)
+	a.reserved, err = a.t.has.Reserve(ctx, a.key, a.n, a.seen.waiting)
 	result := a.reserved.Result()
 	switch {
 	case errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, ginlimit.ErrUnavailable) && hasEnded(ctx),
@@ -165,9 +164,8 @@ func (a *attempt) reserve(ctx context.Context) (err error) {
 
 // when returns when the tokens would come, after those who wait before; 0 is not known.
 func (a *attempt) when(ctx context.Context) time.Duration {
-	soon := traits.Waiting{Most: time.Millisecond, Length: 1}
-	reserved, err := a.t.has.Reserve(ctx, a.key, a.n, soon)
-	r, _ := reserved.(*ginlimit.Reservation)
+	soon := traits.Waiting{Max: time.Millisecond, Length: 1}
+	r, err := a.t.has.Reserve(ctx, a.key, a.n, soon)
 	if err == nil {
 		_ = r.Cancel(ctx) // there are some meanwhile
 	}

@@ -173,16 +173,15 @@ func (t *transport) correct(key string, c *correction) {
 // that is wrong costs no more than what flows back in the longest stop.
 func (t *transport) lower(ctx context.Context, key string, c *correction) {
 	// The response counts also if the policy cannot be lowered.
-	_ = t.has.Lower(ctx, key, func(limit any) (stay, most int) {
-		l, ok := limit.(ginlimit.Limit)
-		if !ok || l.Algorithm != ginlimit.TokenBucket && l.Period > t.maxStop {
+	_ = t.has.Lower(ctx, key, func(l ginlimit.Limit) (floor, limit int) {
+		if l.Algorithm != ginlimit.TokenBucket && l.Period > t.maxStop {
 			return 0, 0
 		}
-		stay, known := c.said.remaining(l.Period)
+		left, known := c.said.remaining(l.Period)
 		if !known {
 			return 0, 0
 		}
 		since := int(math.Ceil(flowed(l, time.Since(c.took))))
-		return min(stay, math.MaxInt-since) + since, int(flowed(l, t.maxStop))
+		return min(left, math.MaxInt-since) + since, int(flowed(l, t.maxStop))
 	})
 }

@@ -29,7 +29,7 @@ var ginOptions = []struct{ name, instead string }{
 
 // adopt takes over the policy, or reports every reason why a transport cannot use it.
 func (t *transport) adopt(p *ginlimit.Policy) error {
-	has, made := traits.Of(p)
+	has, made := p.Traits(traits.Key{})
 	if !made {
 		return invalid("the policy was not made by Limiter.Policy")
 	}

@@ -89,12 +89,15 @@ func (e *TooLateError) Error() string {
 // Unwrap returns [context.DeadlineExceeded].
 func (*TooLateError) Unwrap() error { return context.DeadlineExceeded }
 
+// policyTraits are what a policy was made with.
+type policyTraits = traits.Traits[ginlimit.Limit, *ginlimit.Reservation]
+
 // transport is what [New] returns.
 type transport struct {
 	base     http.RoundTripper
 	policy   *ginlimit.Policy
-	has      traits.Traits // of the policy
-	leased   bool          // the policy takes tokens ahead: nothing is reserved, unless there are slots
+	has      policyTraits
+	leased   bool // the policy takes tokens ahead: nothing is reserved, unless there are slots
 	key      func(*http.Request) (string, error)
 	cost     func(*http.Request) int
 	settle   func(*http.Response) int

@@ -256,7 +256,6 @@ func (s *session) policy(to target, limits []ginlimit.Limit) (*ginlimit.Policy, 
 	var defaults []ginlimit.LimiterOption
 	switch secret, err := s.tool.keySecret(); {
 	case to.client.hashed:
-		defaults = append(defaults, traits.Hashes.(ginlimit.LimiterOption))
 	case err != nil:
 		return nil, err
 	case secret != nil:
@@ -278,6 +277,9 @@ func (s *session) policy(to target, limits []ginlimit.Limit) (*ginlimit.Policy, 
 	limiter, err := s.tool.limiter(s.rdb, defaults...)
 	if err != nil {
 		return nil, err
+	}
+	if to.client.hashed {
+		limiter.TakeHashes(traits.Key{})
 	}
 	s.others = append(s.others, limiter)
 	return limiter.Policy(to.info.Name, opts...)
