@@ -19,7 +19,6 @@ type question struct {
 	set      *policyLimits
 	asks     [1]engine.Ask
 	answers  [1]engine.Answer
-	inUse    bool // the store may still have the memory, as it did not answer
 
 	override  []Limit     // that the question goes by, if it waits; nil is none
 	stops     func() bool // reports that whoever waits does so no longer; may be nil
@@ -44,7 +43,7 @@ func (p *Policy) ask(ctx context.Context, client string, n int) (*question, erro
 		q = new(question)
 		q.leavesNow = q.leaves
 	}
-	q.policy, q.set, q.observed, q.inUse = p, limits, observation{}, false
+	q.policy, q.set, q.observed = p, limits, observation{}
 	q.asks[0], q.answers[0] = p.askOf(client, limits), engine.Answer{}
 	q.asks[0].N = int64(n)
 	q.override, q.stops = nil, nil
@@ -102,18 +101,8 @@ func (p *Policy) askedForTokens(q *question, client string, n int) (*question, e
 // errTakesSlots is returned by methods that take tokens but could not release a slot.
 var errTakesSlots = invalid("the policy has InFlight, and a slot has to be released: call Reserve")
 
-// putBack keeps a question's memory for the next question, unless the store may still use it.
-func (q *question) putBack() {
-	if !q.inUse && q.answers[0].Err == nil {
-		q.policy.limiter.questions.Put(q)
-	}
-}
-
-// keepsSet returns the error of a change whose set the store may still use.
-func (q *question) keepsSet(err error) error {
-	q.inUse = err != nil
-	return err
-}
+// putBack keeps a question's memory for the next question.
+func (q *question) putBack() { q.policy.limiter.questions.Put(q) }
 
 // result returns the Result of the answer.
 func (q *question) result() Result { return q.set.result(q.policy.limiter.engine, &q.answers[0]) }
@@ -278,7 +267,7 @@ func (p *Policy) Refund(ctx context.Context, client string, n int) error {
 		return err
 	}
 	defer q.putBack()
-	return q.keepsSet(p.limiter.engine.Refund(ctx, int64(n), &q.asks[0]))
+	return p.limiter.engine.Refund(ctx, int64(n), &q.asks[0])
 }
 
 // Block denies a client every token for d, in every process, at once. Only [Policy.Reset] ends it earlier.
@@ -334,7 +323,7 @@ func (p *Policy) change(
 	for _, set := range sets {
 		ask := p.askOf(client, set)
 		if fault := do(&ask); err == nil {
-			err = q.keepsSet(fault)
+			err = fault
 		}
 	}
 	return err

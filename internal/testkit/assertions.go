@@ -58,11 +58,3 @@ func (e Engine) Reserve(t *testing.T, n int, limits ...ginlimit.Limit) *ginlimit
 	require.NoError(t, err)
 	return r
 }
-
-// AllowUpTo takes up to n tokens of the client "k", and returns how many.
-func (e Engine) AllowUpTo(t *testing.T, n int, limits ...ginlimit.Limit) int {
-	t.Helper()
-	r, err := e.Limiter.AllowUpTo(t.Context(), "k", n, limits...)
-	require.NoError(t, err)
-	return r.Granted
-}

@@ -117,14 +117,6 @@ func (e Engine) RedisKey(key string, l ginlimit.Limit) string {
 	return RedisKeyOf(e.Algorithm, key, l)
 }
 
-// Token is how long a token takes to come back: all those of a window come a period after the first was taken.
-func (e Engine) Token(d time.Duration, l ginlimit.Limit) time.Duration {
-	if e.Algorithm == ginlimit.TokenBucket {
-		return d
-	}
-	return l.Period
-}
-
 // Oldest is when a window is over, or enough of a log has left.
 func (e Engine) Oldest(fixed, sliding time.Duration) time.Duration {
 	if e.Algorithm == ginlimit.FixedWindow {

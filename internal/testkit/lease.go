@@ -116,14 +116,6 @@ func (b *LeaseBench) Leases(t *testing.T, p *ginlimit.Policy) (n int) {
 	return n
 }
 
-// LeftTo is how many tokens of a key Redis has, for a process without leases.
-func (b *LeaseBench) LeftTo(t *testing.T, key string, limit ginlimit.Limit) int {
-	t.Helper()
-	r, err := b.Limiter(t, ginlimit.WithLease(0)).Peek(t.Context(), key, limit)
-	require.NoError(t, err)
-	return r.Remaining
-}
-
 // Busy has a limiter used so much that it takes tokens ahead.
 func (b *LeaseBench) Busy(t *testing.T, allow func() (ginlimit.Result, error)) {
 	t.Helper()
