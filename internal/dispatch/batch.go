@@ -24,7 +24,9 @@ type Batch struct {
 	since   time.Time // when it took its calls, or was answered last
 	overdue bool      // it was late and has no slot
 
-	outlived bool // it went on after its context had ended
+	inline   bool      // the caller of its only call sends it
+	deadline *deadline // of ctx
+	err      error     // of the transport
 }
 
 // Group is one or several calls on the same buckets, which Redis decides at once.
@@ -55,7 +57,7 @@ func (b *Batch) borrow(caller context.Context, stuck *goroutine.Stuck) {
 }
 
 func (b *Batch) reset() {
-	b.ctx = nil
+	b.ctx, b.deadline, b.inline = nil, nil, false
 	clear(b.calls)
 	b.calls = b.calls[:0]
 	clear(b.newest)

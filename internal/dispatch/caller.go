@@ -29,6 +29,13 @@ func (c *caller) wait() (answered bool, err error) {
 	}
 }
 
+// answeredInline returns the error of the answer to a call that this caller has sent itself.
+func (c *caller) answeredInline() error {
+	<-c.done
+	c.abandoned = false
+	return c.err
+}
+
 // hasAnswer takes the answer if there is one.
 func (c *caller) hasAnswer() bool {
 	select {
