@@ -53,5 +53,13 @@ func For(buckets []bucket.Bucket) int {
 	return script
 }
 
+// ForNode returns the script that does what another one does with keys of a cluster node in several hash slots.
+func ForNode(script int) int {
+	if script == Report {
+		return ReportNode
+	}
+	return script + Node
+}
+
 // TakesEach reports whether one call can take from the bucket of each of many keys.
 func TakesEach(buckets []bucket.Bucket) bool { return len(buckets) == 1 && For(buckets) < Single }
