@@ -63,6 +63,9 @@ func (b *Batch) reset() {
 	clear(b.newest)
 	for _, g := range b.Groups {
 		g.Call, g.last, g.Err = nil, nil, nil
+		if len(g.tenants.all) > 0 {
+			g.tenants.reset()
+		}
 	}
 	b.spare = append(b.spare, b.Groups...)
 	b.Groups = b.Groups[:0]
@@ -91,7 +94,9 @@ func (b *Batch) coalesce() {
 		}
 		g.Call, g.last, g.Charges, g.First = c, c, c.Op.Charges, before == nil
 		g.Found = append(g.Found[:0], c.States...)
-		g.tenants.begin(c)
+		if c.Op.Tenant.Name != "" {
+			g.tenants.begin(c)
+		}
 		b.Groups = append(b.Groups, g)
 		if len(b.calls) > 1 {
 			b.newest[c.Hash] = g
@@ -129,7 +134,9 @@ func (g *Group) distribute(sent, received time.Time) {
 	for c := g.Call; c != nil; {
 		next := c.next
 		if g.Err == nil {
-			g.tenants.choose(g, c)
+			if len(g.tenants.found) > 0 {
+				g.tenants.choose(g, c)
+			}
 			copy(c.States, g.Found)
 			c.Sent, c.Received = sent, received
 			if next != nil {
@@ -153,5 +160,7 @@ func (g *Group) charge(c *Call) {
 	for i := range c.Buckets {
 		g.Found[i] = c.Buckets[i].Charged(g.Found[i], granted, c.Op.Tokens(i))
 	}
-	g.tenants.changed(g, c)
+	if len(g.tenants.found) > 0 {
+		g.tenants.changed(g, c)
+	}
 }

@@ -93,7 +93,7 @@ func (p *pipeline) build(groups []*dispatch.Group, coalescing *coalescing) {
 	p.reset()
 	for _, g := range groups {
 		if coalescing != nil && g.First && g.Op.Verb == bucket.Take && g.Charges > 0 &&
-			wire.TakesEach(g.Buckets) &&
+			g.Layout.Single &&
 			(coalescing.has == nil || coalescing.has(&g.Names[0])) {
 			p.coalesce(g, coalescing.crossSlot)
 		} else {
@@ -125,7 +125,7 @@ func (p *pipeline) add(g *dispatch.Group) {
 	} else {
 		c = new(command)
 	}
-	c.groups, c.script = append(c.groups, g), wire.For(g.Buckets)
+	c.groups, c.script = append(c.groups, g), wire.For(g.Layout)
 	p.commands = append(p.commands, c)
 }
 
@@ -249,7 +249,7 @@ func (c *command) decode(err error) {
 		err = c.Err()
 	}
 	if err == nil {
-		err = wire.Decode(c.groups, c.reply(), c.afterASK)
+		err = wire.Decode(c.groups, c.script, c.reply(), c.afterASK)
 	}
 	if len(c.groups) > 1 && IsErrorReply(err) {
 		err = wire.ErrRetrySingle
