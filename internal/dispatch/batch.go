@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"time"
 
@@ -12,13 +13,12 @@ import (
 // Batch is the calls that are sent together. It belongs to the goroutine that sends it, except for
 // since and overdue, which Dispatcher.mu guards. Its memory is used again.
 type Batch struct {
-	Groups []*Group // in the order of their first calls
+	Groups []*Group // in the order of their first calls; those behind the last one are used again
 
 	ctx           *goroutine.Borrowed  // of the transport, with the values of the first call's caller
 	spareContexts []goroutine.Borrowed // contexts of further batches
 	calls         []*Call
 	newest        map[uint64]*Group // by the hash of a key: the group that a further call may join
-	spare         []*Group
 
 	urgent  bool      // it has a Return, which must not be done late
 	since   time.Time // when it took its calls, or was answered last
@@ -67,7 +67,6 @@ func (b *Batch) reset() {
 			g.tenants.reset()
 		}
 	}
-	b.spare = append(b.spare, b.Groups...)
 	b.Groups = b.Groups[:0]
 }
 
@@ -86,22 +85,26 @@ func (b *Batch) coalesce() {
 				continue
 			}
 		}
-		var g *Group
-		if n := len(b.spare); n > 0 {
-			g, b.spare = b.spare[n-1], b.spare[:n-1]
-		} else {
-			g = new(Group)
-		}
+		g := b.add()
 		g.Call, g.last, g.Charges, g.First = c, c, c.Op.Charges, before == nil
 		g.Found = append(g.Found[:0], c.States...)
 		if c.Op.Tenant.Name != "" {
 			g.tenants.begin(c)
 		}
-		b.Groups = append(b.Groups, g)
 		if len(b.calls) > 1 {
 			b.newest[c.Hash] = g
 		}
 	}
+}
+
+// add adds a group.
+func (b *Batch) add() *Group {
+	n := len(b.Groups)
+	b.Groups = slices.Grow(b.Groups, 1)[:n+1]
+	if b.Groups[n] == nil {
+		b.Groups[n] = new(Group)
+	}
+	return b.Groups[n]
 }
 
 // joins reports whether c may join the group: it takes from the same buckets of the same keys by
@@ -143,7 +146,8 @@ func (g *Group) distribute(sent, received time.Time) {
 				g.charge(c)
 			}
 		}
-		c.answer(g.Err)
+		c.next = nil
+		c.caller.answer(g.Err)
 		c = next
 	}
 }

@@ -137,9 +137,3 @@ func (c *Call) sameKeys(other *Call) bool {
 			return a.From == b.From && a.Hash == b.Hash && bytes.Equal(a.Key, b.Key)
 		})
 }
-
-// answer hands the outcome to the caller, and with it the call.
-func (c *Call) answer(err error) {
-	c.next = nil
-	c.caller.answer(err)
-}

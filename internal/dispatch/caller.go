@@ -46,7 +46,7 @@ func (c *caller) hasAnswer() bool {
 	}
 }
 
-// answer lets the caller go on.
+// answer hands the outcome to the caller, and with it the call.
 func (c *caller) answer(err error) {
 	c.err = err
 	c.done <- struct{}{}

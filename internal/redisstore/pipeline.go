@@ -24,8 +24,7 @@ const (
 // is reused.
 type pipeline struct {
 	store    *Store
-	commands []*command
-	spare    []*command
+	commands []*command // those behind the last one are used again
 	single   []*dispatch.Group
 }
 
@@ -86,13 +85,18 @@ func (c *command) Args() []any {
 	return c.Cmder.Args()
 }
 
-// build makes the commands of groups. Groups that take from a single bucket of the same limit share
+// build makes the commands of groups, in an empty pipeline. Groups that take from a single bucket of the same limit share
 // a command, unless coalescing is nil. A group that may not share comes after them, in the order of
 // the calls.
 func (p *pipeline) build(groups []*dispatch.Group, coalescing *coalescing) {
-	p.reset()
+	if coalescing == nil {
+		for _, g := range groups {
+			p.add(g)
+		}
+		return
+	}
 	for _, g := range groups {
-		if coalescing != nil && g.First && g.Op.Verb == bucket.Take && g.Charges > 0 &&
+		if g.First && g.Op.Verb == bucket.Take && g.Charges > 0 &&
 			g.Layout.Single &&
 			(coalescing.has == nil || coalescing.has(&g.Names[0])) {
 			p.coalesce(g, coalescing.crossSlot)
@@ -119,26 +123,22 @@ func (p *pipeline) coalesce(g *dispatch.Group, crossSlot bool) {
 
 // add adds a command for one group.
 func (p *pipeline) add(g *dispatch.Group) {
-	var c *command
-	if n := len(p.spare); n > 0 {
-		c, p.spare = p.spare[n-1], p.spare[:n-1]
-	} else {
-		c = new(command)
+	n := len(p.commands)
+	p.commands = slices.Grow(p.commands, 1)[:n+1]
+	if p.commands[n] == nil {
+		p.commands[n] = new(command)
 	}
+	c := p.commands[n]
 	c.groups, c.script = append(c.groups, g), wire.For(g.Layout)
-	p.commands = append(p.commands, c)
 }
 
 // reset recycles all commands.
 func (p *pipeline) reset() {
 	for _, c := range p.commands {
-		c.Cmder, c.crossSlot, c.afterASK, c.redirections = nil, false, false, nil
 		clear(c.args)
 		clear(c.groups)
-		c.args, c.groups = c.args[:0], c.groups[:0]
+		*c = command{args: c.args[:0], groups: c.groups[:0]}
 	}
-	p.spare = append(p.spare, p.commands...)
-	clear(p.commands)
 	clear(p.single)
 	p.commands, p.single = p.commands[:0], p.single[:0]
 }

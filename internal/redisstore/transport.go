@@ -62,6 +62,7 @@ func (t *transport) Send(ctx context.Context, b *dispatch.Batch) error {
 func (t *transport) failed(ctx context.Context, b *dispatch.Batch, p *pipeline) error {
 	s := t.nodes.store
 	if refused, alone := p.refused(), retried(b.Groups); alone != nil {
+		p.reset()
 		p.build(alone, nil)
 		s.exec(ctx, p.commands, true, t.most)
 		for _, c := range p.commands {

@@ -65,7 +65,10 @@ func AppendGroup(args []any, g *dispatch.Group, process string) []any {
 	if g.Op.Records == bucket.WithRecords {
 		second = int64(bucket.WithRecords)
 	}
-	n, each := cost(&g.Op, counted)
+	n, each := g.Op.N, g.Op.Each
+	if each != nil {
+		n, each = costs(each, counted)
+	}
 	args = append(args, verbs[g.Op.Verb], n, second)
 	for i := range g.Buckets[:counted] {
 		b := &g.Buckets[i]
@@ -91,16 +94,15 @@ func AppendGroup(args []any, g *dispatch.Group, process string) []any {
 	return appendGuards(args, g, process)
 }
 
-// cost returns the tokens that each charge takes of limits, or those of each limit if they differ.
-func cost(op *bucket.Op, limits int) (n int64, each []int64) {
-	each = op.Each[:min(len(op.Each), limits)]
-	switch len(each) {
+// costs returns the tokens that each charge takes of limits, by those of all buckets: of the only limit, or of each.
+func costs(all []int64, limits int) (n int64, each []int64) {
+	switch limits {
 	case 0:
-		return op.N, nil
+		return 1, nil
 	case 1: // beside slots
-		return each[0], nil
+		return all[0], nil
 	}
-	return 0, each
+	return 0, all[:limits]
 }
 
 // appendClaims appends what a Return claims.
