@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"time"
 
@@ -12,19 +13,20 @@ import (
 // Batch is the calls that are sent together. It belongs to the goroutine that sends it, except for
 // since and overdue, which Dispatcher.mu guards. Its memory is used again.
 type Batch struct {
-	Groups []*Group // in the order of their first calls
+	Groups []*Group // in the order of their first calls; those behind the last one are used again
 
 	ctx           *goroutine.Borrowed  // of the transport, with the values of the first call's caller
 	spareContexts []goroutine.Borrowed // contexts of further batches
 	calls         []*Call
 	newest        map[uint64]*Group // by the hash of a key: the group that a further call may join
-	spare         []*Group
 
 	urgent  bool      // it has a Return, which must not be done late
 	since   time.Time // when it took its calls, or was answered last
 	overdue bool      // it was late and has no slot
 
-	outlived bool // it went on after its context had ended
+	inline   bool      // the caller of its only call sends it
+	deadline *deadline // of ctx
+	err      error     // of the transport
 }
 
 // Group is one or several calls on the same buckets, which Redis decides at once.
@@ -55,14 +57,16 @@ func (b *Batch) borrow(caller context.Context, stuck *goroutine.Stuck) {
 }
 
 func (b *Batch) reset() {
-	b.ctx = nil
+	b.ctx, b.deadline, b.inline = nil, nil, false
 	clear(b.calls)
 	b.calls = b.calls[:0]
 	clear(b.newest)
 	for _, g := range b.Groups {
 		g.Call, g.last, g.Err = nil, nil, nil
+		if len(g.tenants.all) > 0 {
+			g.tenants.reset()
+		}
 	}
-	b.spare = append(b.spare, b.Groups...)
 	b.Groups = b.Groups[:0]
 }
 
@@ -81,20 +85,26 @@ func (b *Batch) coalesce() {
 				continue
 			}
 		}
-		var g *Group
-		if n := len(b.spare); n > 0 {
-			g, b.spare = b.spare[n-1], b.spare[:n-1]
-		} else {
-			g = new(Group)
-		}
+		g := b.add()
 		g.Call, g.last, g.Charges, g.First = c, c, c.Op.Charges, before == nil
 		g.Found = append(g.Found[:0], c.States...)
-		g.tenants.begin(c)
-		b.Groups = append(b.Groups, g)
+		if c.Op.Tenant.Name != "" {
+			g.tenants.begin(c)
+		}
 		if len(b.calls) > 1 {
 			b.newest[c.Hash] = g
 		}
 	}
+}
+
+// add adds a group.
+func (b *Batch) add() *Group {
+	n := len(b.Groups)
+	b.Groups = slices.Grow(b.Groups, 1)[:n+1]
+	if b.Groups[n] == nil {
+		b.Groups[n] = new(Group)
+	}
+	return b.Groups[n]
 }
 
 // joins reports whether c may join the group: it takes from the same buckets of the same keys by
@@ -127,14 +137,17 @@ func (g *Group) distribute(sent, received time.Time) {
 	for c := g.Call; c != nil; {
 		next := c.next
 		if g.Err == nil {
-			g.tenants.choose(g, c)
+			if len(g.tenants.found) > 0 {
+				g.tenants.choose(g, c)
+			}
 			copy(c.States, g.Found)
 			c.Sent, c.Received = sent, received
 			if next != nil {
 				g.charge(c)
 			}
 		}
-		c.answer(g.Err)
+		c.next = nil
+		c.caller.answer(g.Err)
 		c = next
 	}
 }
@@ -151,5 +164,7 @@ func (g *Group) charge(c *Call) {
 	for i := range c.Buckets {
 		g.Found[i] = c.Buckets[i].Charged(g.Found[i], granted, c.Op.Tokens(i))
 	}
-	g.tenants.changed(g, c)
+	if len(g.tenants.found) > 0 {
+		g.tenants.changed(g, c)
+	}
 }

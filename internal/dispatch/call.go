@@ -20,7 +20,8 @@ type Call struct {
 	Key     []byte          // fit for a hash tag
 	Others  []OtherKey      // further keys, which share the call's decision (see AddKey); its own
 	Hash    uint64          // of Key
-	Buckets []bucket.Bucket // of the limits; nobody changes them while the call may be answered
+	Buckets []bucket.Bucket // nobody changes them while the call may be answered
+	Layout  *bucket.Layout  // of the buckets
 	Attempt bucket.Attempt  // to take a slot, if a bucket has slots
 	States  []bucket.State  // found of each bucket, once the call is answered
 	Names   []Name          // what each bucket is called by the store; its own
@@ -64,15 +65,15 @@ func NewCall() *Call { return &Call{caller: caller{done: make(chan struct{}, 1)}
 
 // Reset makes the call one for an Op on buckets, without a key yet. It reuses the memory of the
 // call's last use.
-func (c *Call) Reset(op bucket.Op, buckets []bucket.Bucket) {
+func (c *Call) Reset(op bucket.Op, buckets []bucket.Bucket, layout *bucket.Layout) {
 	c.Op, c.Attempt = op, bucket.Attempt{}
 	c.Key, c.Others = c.Key[:0], c.Others[:0]
-	c.SetBuckets(buckets)
+	c.SetBuckets(buckets, layout)
 }
 
 // SetBuckets sets the buckets of the call.
-func (c *Call) SetBuckets(buckets []bucket.Bucket) {
-	c.Buckets = buckets
+func (c *Call) SetBuckets(buckets []bucket.Bucket, layout *bucket.Layout) {
+	c.Buckets, c.Layout = buckets, layout
 	n := len(buckets)
 	c.States, c.Names = slices.Grow(c.States[:0], n)[:n], slices.Grow(c.Names[:0], n)[:n]
 }
@@ -121,7 +122,7 @@ func (c *Call) of(i int) (key OtherKey) {
 // peek returns a call that looks at the same buckets, which changes nothing.
 func (c *Call) peek() *Call {
 	peek := NewCall()
-	peek.Reset(bucket.Peek(1), slices.Clone(c.Buckets))
+	peek.Reset(bucket.Peek(1), slices.Clone(c.Buckets), c.Layout)
 	peek.Key, peek.Hash = bytes.Clone(c.Key), c.Hash
 	for i, name := range c.Names {
 		peek.Names[i] = bytes.Clone(name)
@@ -135,10 +136,4 @@ func (c *Call) sameKeys(other *Call) bool {
 		slices.EqualFunc(c.Others, other.Others, func(a, b OtherKey) bool {
 			return a.From == b.From && a.Hash == b.Hash && bytes.Equal(a.Key, b.Key)
 		})
-}
-
-// answer hands the outcome to the caller, and with it the call.
-func (c *Call) answer(err error) {
-	c.next = nil
-	c.caller.answer(err)
 }

@@ -29,6 +29,13 @@ func (c *caller) wait() (answered bool, err error) {
 	}
 }
 
+// answeredInline returns the error of the answer to a call that this caller has sent itself.
+func (c *caller) answeredInline() error {
+	<-c.done
+	c.abandoned = false
+	return c.err
+}
+
 // hasAnswer takes the answer if there is one.
 func (c *caller) hasAnswer() bool {
 	select {
@@ -39,7 +46,7 @@ func (c *caller) hasAnswer() bool {
 	}
 }
 
-// answer lets the caller go on.
+// answer hands the outcome to the caller, and with it the call.
 func (c *caller) answer(err error) {
 	c.err = err
 	c.done <- struct{}{}

@@ -50,7 +50,7 @@ type Dispatcher struct {
 	life     lifetime
 	stuck    goroutine.Stuck // of the contexts of its batches
 
-	mu      sync.Mutex // guards everything below, life.closed and life.retired
+	mu      sync.Mutex // guards everything below, and life.ended
 	queue   queue
 	slots   slots
 	inline  inlinePauses
@@ -78,14 +78,16 @@ func (d *Dispatcher) Do(ctx context.Context, c *Call) error {
 		d.mu.Unlock()
 		return err
 	}
-	if d.slots.healthy && d.queue.empty() && d.slots.freeForOne() && d.sendsInlineLocked(ctx) {
-		b := d.startLocked()
-		d.mu.Unlock()
-		return d.sendInline(ctx, b, c)
+	if !d.sendsInlineLocked(ctx) {
+		timeout := d.timeout.use()
+		defer timeout.release()
+		return d.queueLocked(ctx, timeout, c)
 	}
-	timeout := d.timeout.use()
-	defer timeout.release()
-	return d.queueLocked(ctx, timeout, c)
+	b := d.startLocked()
+	d.mu.Unlock()
+	b.takeInline(ctx, c, &d.stuck)
+	d.deliver(&d.timeout, b)
+	return c.caller.answeredInline()
 }
 
 // DoWithin is [Dispatcher.Do] with a context in place of the timeout.
@@ -129,9 +131,12 @@ func (d *Dispatcher) DoAll(ctx context.Context, calls []*Call) []error {
 	return errs
 }
 
-// makeRoomLocked frees the slots of late batches, if no other is free, and reports whether the breaker opens for them.
+// makeRoomLocked returns why a call cannot be queued, or nil. It frees the slots of late batches, if no other is free.
 func (d *Dispatcher) makeRoomLocked(c *Call) error {
-	if d.slots.free() {
+	switch {
+	case d.queue.full():
+		return ErrQueueFull
+	case d.slots.free():
 		return nil
 	}
 	if d.expireLocked(c); d.breaker.state == open {
@@ -172,13 +177,11 @@ func (d *Dispatcher) wait(c *Call) error {
 
 // acceptLocked returns why the dispatcher takes no call, or nil.
 func (d *Dispatcher) acceptLocked() error {
-	switch err := d.life.err(); {
-	case err != nil:
-		return err
+	switch {
+	case d.life.ended != nil:
+		return d.life.ended
 	case d.breaker.state == open:
 		return ErrOpen
-	case d.queue.full():
-		return ErrQueueFull
 	}
 	return nil
 }
@@ -214,7 +217,7 @@ func (d *Dispatcher) expireLocked(c *Call) {
 // the prober, which peeks at the buckets of the call.
 func (d *Dispatcher) failedLocked(sentAt, now time.Time, c *Call, err error) {
 	d.slots.healthy = false
-	if d.life.closed || !d.breaker.failed(sentAt, now) {
+	if d.life.ended == ErrClosed || !d.breaker.failed(sentAt, now) {
 		return
 	}
 	d.queue.fail(ErrOpen)
@@ -238,13 +241,10 @@ func (d *Dispatcher) answeredLocked(took time.Duration, calls int) {
 	}
 }
 
-// release gives the slot of a batch back, so that the queue may leave. It is deferred, because a
-// hook of the client may end the goroutine that sends the batch.
-func (d *Dispatcher) release(b *Batch) {
-	d.mu.Lock()
+// releaseLocked gives the slot of a batch back, so that the queue may leave.
+func (d *Dispatcher) releaseLocked(b *Batch) {
 	d.slots.release(b)
 	d.spare.Put(b)
 	d.startRunLocked()
-	d.mu.Unlock()
 	d.life.running.Done()
 }

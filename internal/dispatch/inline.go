@@ -3,6 +3,8 @@ package dispatch
 import (
 	"context"
 	"time"
+
+	"github.com/ginlimit/ginlimit/internal/goroutine"
 )
 
 const (
@@ -61,38 +63,30 @@ func (p *inlinePauses) begin(sentAt, now time.Time) {
 
 // sendsInlineLocked reports whether a caller may send its call itself.
 func (d *Dispatcher) sendsInlineLocked(ctx context.Context) bool {
-	if !d.server.Inline || ctx.Done() != nil && d.timeout.span > maxInline || d.inline.active() {
+	switch {
+	case !d.server.Inline || !d.slots.healthy || !d.queue.empty() || !d.slots.freeForOne():
+		return false
+	case ctx.Done() != nil && d.timeout.span > maxInline || d.inline.active():
 		return false
 	}
 	deadline, ok := ctx.Deadline()
 	return !ok || time.Until(deadline) > d.timeout.span+d.timeout.slack()
 }
 
-// sendInline sends a call alone, in its caller's goroutine.
-func (d *Dispatcher) sendInline(ctx context.Context, b *Batch, c *Call) error {
-	c.caller.abandoned = true // until it is answered here
-	defer d.release(b)
+// takeInline makes an empty batch the one of a call that its caller sends itself.
+func (b *Batch) takeInline(ctx context.Context, c *Call, stuck *goroutine.Stuck) {
+	c.caller.abandoned = true // until it is answered
+	b.inline = true
 	b.calls = append(b.calls, c)
-	b.borrow(ctx, &d.stuck)
+	b.borrow(ctx, stuck)
 	b.coalesce()
-	sentAt := b.since
-	defer func() { // a hook may end the goroutine
-		took, limit := b.since.Sub(sentAt), d.timeout.span+2*d.timeout.slack()+inlineGrace
-		if took >= d.timeout.span {
-			// Beyond the limit a hook, for example, does not end with the context.
-			d.pauseInline(sentAt, b.since, took > limit && b.outlived)
-		}
-	}()
-	d.deliver(&d.timeout, b)
-	<-c.caller.done
-	c.caller.abandoned = false
-	return c.caller.err
 }
 
-func (d *Dispatcher) pauseInline(sentAt, now time.Time, long bool) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if long {
+// pauseInlineLocked begins a pause after a call that was sent inline and was late. It may be a long one if the call
+// went on after its context had ended: beyond the limit a hook, for example, does not end with the context.
+func (d *Dispatcher) pauseInlineLocked(within *deadline, sentAt, now time.Time) {
+	limit := d.timeout.span + 2*d.timeout.slack() + inlineGrace
+	if now.Sub(sentAt) > limit && within.outlived(now) {
 		d.inline.begin(sentAt, now)
 	} else {
 		d.inline.beginShort(now)

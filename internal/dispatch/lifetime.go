@@ -11,28 +11,15 @@ import (
 // closeTimeout is how long Close waits for what is in flight, or a timeout where that is longer.
 const closeTimeout = time.Second
 
-// lifetime is the time of a dispatcher from New to Close or Retire. Dispatcher.mu guards closed and
-// retired.
+// lifetime is the time of a dispatcher from New to Close or Retire. Dispatcher.mu guards ended.
 type lifetime struct {
 	ctx     context.Context    // of the prober
 	stop    context.CancelFunc // ends ctx
 	running sync.WaitGroup     // the batches in flight, and the prober
-	closed  bool
-	retired bool // its server was forgotten
+	ended   error              // why no call is taken any more: ErrClosed, or ErrRetired; else nil
 }
 
 func (l *lifetime) begin() { l.ctx, l.stop = context.WithCancel(context.Background()) }
-
-// err returns why no call is taken any more, or nil.
-func (l *lifetime) err() error {
-	switch {
-	case l.retired:
-		return ErrRetired
-	case l.closed:
-		return ErrClosed
-	}
-	return nil
-}
 
 // Close fails the queued calls, and returns when no batch is in flight and the prober has ended, or
 // after closeTimeout. A call that hangs in the client ends with the client's own timeouts. A ping
@@ -40,7 +27,9 @@ func (l *lifetime) err() error {
 // after its context has ended.
 func (d *Dispatcher) Close() {
 	d.mu.Lock()
-	d.life.closed = true
+	if d.life.ended == nil {
+		d.life.ended = ErrClosed
+	}
 	d.life.stop()
 	d.queue.fail(ErrClosed)
 	d.mu.Unlock()
@@ -58,7 +47,7 @@ func (d *Dispatcher) Retire(gone bool) (last Stats, ok bool) {
 	if !d.unusedLocked() || d.probing && !gone {
 		return Stats{}, false
 	}
-	d.life.retired = true
+	d.life.ended = ErrRetired
 	d.life.stop()
 	return d.stats, true
 }

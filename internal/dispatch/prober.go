@@ -207,8 +207,9 @@ func (p *prober) probe(blind bool) {
 	b.calls = append(b.calls, p.peek.peek())
 	b.coalesce()
 	sentAt := time.Now()
-	switch err := p.send(ctx, b); {
-	case err != nil:
+	out := <-goroutine.Isolate(func() (struct{}, error) { return struct{}{}, p.server.Transport.Send(ctx, b) })
+	switch {
+	case out.Err != nil: // a hook of the client may also panic
 	case time.Since(sentAt) < p.timeout.span:
 		answer = answerInTime
 	default:

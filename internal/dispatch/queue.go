@@ -67,7 +67,7 @@ func (q *queue) fill(b *Batch, batches int) {
 func (q *queue) fail(err error) {
 	for _, c := range q.calls {
 		if c.progress == queued {
-			c.answer(err)
+			c.caller.answer(err)
 		}
 	}
 	q.calls, q.abandoned = nil, 0

@@ -1,7 +1,6 @@
 package dispatch
 
 import (
-	"context"
 	"fmt"
 	"runtime"
 	"time"
@@ -16,7 +15,11 @@ import (
 // yields after each batch, so that callers that have just been answered and call again are queued
 // before the next one leaves.
 func (d *Dispatcher) run(b *Batch) {
-	defer d.release(b)
+	defer func() { // a hook of the client may end the goroutine
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.releaseLocked(b)
+	}()
 	runtime.Gosched()
 	for d.fill(b) {
 		b.coalesce()
@@ -48,54 +51,57 @@ func (d *Dispatcher) fill(b *Batch) bool {
 // panics or ends the goroutine. On a cluster and a ring go-redis runs the hooks of a pipeline in
 // goroutines of its own, where a panic cannot be caught.
 func (d *Dispatcher) deliver(within *sharedDeadline, b *Batch) {
-	deadline := within.use()
-	defer deadline.release()
-	b.ctx.Context = deadline
-	sentAt, err := b.since, goroutine.ErrGoexit
-	defer func() {
-		received := time.Now()
-		if err == nil && received.Sub(sentAt) >= d.timeout.span {
-			err = ErrLate
-		}
-		var peek *Call
-		if err != nil {
-			peek = b.Groups[0].peek()
-		}
-		for _, g := range b.Groups {
-			g.distribute(sentAt, received)
-		}
-		if took := received.Sub(sentAt); took >= d.timeout.span {
-			b.outlived = deadline.outlived(received)
-		}
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		calls := len(b.calls)
-		d.stats.sent(calls)
-		b.reset()
-		b.since = received // so it is not late
-		switch {
-		case b.overdue: // its failure was counted when it gave up its slot
-		case err != nil:
-			d.failedLocked(sentAt, received, peek, err)
-		default:
-			d.answeredLocked(received.Sub(sentAt), calls)
-		}
-	}()
-	err = d.send(b.ctx, b)
+	b.deadline = within.use()
+	b.ctx.Context = b.deadline
+	b.err = goroutine.ErrGoexit
+	defer d.answer(b)
+	b.err = d.server.Transport.Send(b.ctx, b)
 }
 
-// send sends a batch by the transport, and gives all its calls an error if that does not return.
-func (d *Dispatcher) send(ctx context.Context, b *Batch) (err error) {
-	done := false
-	defer func() {
-		if p := recover(); !done {
-			err = fmt.Errorf("the Redis client panics: %v", p)
-			for _, g := range b.Groups {
-				g.Err = err
-			}
-		}
-	}()
-	err = d.server.Transport.Send(ctx, b)
-	done = true
-	return err
+// answer answers the calls of a batch, after the transport has returned or could not. It is deferred.
+func (d *Dispatcher) answer(b *Batch) {
+	if p := recover(); p != nil {
+		b.fail(fmt.Errorf("the Redis client panics: %v", p))
+	} else if b.err == goroutine.ErrGoexit {
+		b.fail(goroutine.ErrGoexit)
+	}
+	sentAt, received, err := b.since, time.Now(), b.err
+	took, calls := received.Sub(sentAt), len(b.calls)
+	if late := took >= d.timeout.span; err == nil && late {
+		err = ErrLate
+	}
+	var peek *Call
+	if err != nil {
+		peek = b.Groups[0].peek()
+	}
+	for _, g := range b.Groups {
+		g.distribute(sentAt, received)
+	}
+	b.deadline.release()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.stats.sent(calls)
+	switch {
+	case b.overdue: // its failure was counted when it gave up its slot
+	case err != nil:
+		d.failedLocked(sentAt, received, peek, err)
+	default:
+		d.answeredLocked(took, calls)
+	}
+	if b.inline && took >= d.timeout.span {
+		d.pauseInlineLocked(b.deadline, sentAt, received)
+	}
+	inline := b.inline
+	b.reset()
+	if b.since = received; inline { // so it is not late
+		d.releaseLocked(b)
+	}
+}
+
+// fail gives all calls of a batch an error.
+func (b *Batch) fail(err error) {
+	b.err = err
+	for _, g := range b.Groups {
+		g.Err = err
+	}
 }

@@ -48,7 +48,7 @@ type sentGroup struct {
 func (s *server) Send(ctx context.Context, b *Batch) error {
 	s.mu.Lock()
 	s.sends++
-	if strings.Contains(string(debug.Stack()), "sendInline") {
+	if strings.Contains(string(debug.Stack()), ".(*Dispatcher).Do(") {
 		s.inline++
 	}
 	send := s.send

@@ -71,10 +71,11 @@ func (s *slots) free() bool {
 // freeForOne reports whether a call may leave alone, as a batch of its own. If the latency is low and
 // others are in flight, it may only while batches are small, so that waiting for others gains nothing.
 func (s *slots) freeForOne() bool {
-	if n := len(s.inFlight); n > 0 && !s.roundTrip.high() {
+	n := len(s.inFlight)
+	if n > 0 && !s.roundTrip.high() {
 		return s.healthy && s.calls < fewCalls && n < s.alone && s.batches() < s.most
 	}
-	return s.free()
+	return n == 0 || s.free()
 }
 
 // take gives a slot to a batch that is about to leave.

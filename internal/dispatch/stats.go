@@ -31,7 +31,7 @@ func (d *Dispatcher) Stats() Stats {
 	defer d.mu.Unlock()
 	s := d.stats
 	s.Transitions = maps.Clone(s.Transitions)
-	if !d.life.closed {
+	if d.life.ended != ErrClosed {
 		s.InFlight, s.Queued, s.Open = d.slots.batches(), d.queue.waiting(), d.breaker.state == open
 	}
 	return s

@@ -63,13 +63,13 @@ func (g *Group) admits(c *Call) bool {
 	return t.all[i] == c.Op.Tenant
 }
 
-// begin begins with the first call's tenant, if it has one.
-func (t *tenants) begin(c *Call) {
+// begin begins with the first call's tenant.
+func (t *tenants) begin(c *Call) { t.all, c.tenant = append(t.all, c.Op.Tenant), 0 }
+
+// reset forgets the tenants.
+func (t *tenants) reset() {
 	t.all, t.found = t.all[:0], t.found[:0]
 	clear(t.index)
-	if c.Op.Tenant.Name != "" {
-		t.all, c.tenant = append(t.all, c.Op.Tenant), 0
-	}
 }
 
 // Tenants returns the tenants of the calls, in the order of their first calls.
@@ -97,19 +97,14 @@ func (g *Group) FoundTenant(s bucket.State) {
 // choose sets what a call's tenant was found to hold. The first call may have been answered, and its memory
 // be used again.
 func (t *tenants) choose(g *Group, c *Call) {
-	if c.tenant < len(t.found) {
-		s := t.found[c.tenant]
-		of := *s.Shares
-		of.Sum, of.Weights = t.sum, t.weights
-		g.Found[1] = bucket.State{Level: t.level, Wait: s.Wait, Shares: &of}
-	}
+	s := t.found[c.tenant]
+	of := *s.Shares
+	of.Sum, of.Weights = t.sum, t.weights
+	g.Found[1] = bucket.State{Level: t.level, Wait: s.Wait, Shares: &of}
 }
 
 // changed notes what a call's tenant holds after its charge.
 func (t *tenants) changed(g *Group, c *Call) {
-	if c.tenant >= len(t.found) {
-		return
-	}
 	after := g.Found[1]
 	t.level, t.sum, t.weights = after.Level, after.Shares.Sum, after.Shares.Weights
 	own := t.found[c.tenant].Shares

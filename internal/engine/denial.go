@@ -37,7 +37,7 @@ func (e *Engine) isDenied(c *dispatch.Call, ask *Ask) bool {
 		return false
 	}
 	// A denial that banned nobody does not answer for one that is to ban.
-	ban := bucket.At(c.Buckets, bucket.Ban)
+	ban := c.Layout.Ban
 	return ban < 0 || c.Op.Bans == bucket.NoBans || c.States[ban].Wait > 0
 }
 

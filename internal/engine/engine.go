@@ -340,7 +340,7 @@ func (e *Engine) call(op bucket.Op, s *Subject, scope rules.Scope) *dispatch.Cal
 		c = dispatch.NewCall()
 	}
 	op.Tenant = s.Tenant
-	c.Reset(op, s.Set.Buckets(scope))
+	c.Reset(op, s.Set.Buckets(scope), s.Set.Layout(scope))
 	c.Key = e.Keys.Append(c.Key, s.Prefix, s.Client)
 	c.Hash = clientkey.Hash(c.Key)
 	return c

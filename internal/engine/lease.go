@@ -48,7 +48,8 @@ func (e *Engine) loseLeases(ctx context.Context, err error) {
 
 // leased returns whose tokens may serve a call.
 func leased(c *dispatch.Call, ask *Ask) lease.Subject {
-	limits, all := ask.Set.Buckets(rules.Limits), ask.Set.Ahead()
+	limits := ask.Set.Buckets(rules.Limits)
+	all, _ := ask.Set.Ahead()
 	s := lease.Subject{Key: c.Key, Hash: c.Hash, Buckets: limits}
 	if len(all) > len(limits) {
 		s.Ahead = &all[len(limits)]
@@ -345,7 +346,7 @@ func (e *Engine) returnUnused(ctx context.Context, unused *lease.Unused) {
 		return // nothing is left
 	}
 	c := dispatch.NewCall()
-	c.Reset(op, unused.Buckets)
+	c.Reset(op, unused.Buckets, bucket.NewLayout(unused.Buckets))
 	c.Key, c.Hash = unused.Key, unused.Hash
 	_ = e.apply(ctx, c, true) // what cannot be given back stays taken
 }

@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"context"
+	"slices"
 
 	"github.com/redis/go-redis/v9"
 
@@ -23,8 +24,7 @@ const (
 // is reused.
 type pipeline struct {
 	store    *Store
-	commands []*command
-	spare    []*command
+	commands []*command // those behind the last one are used again
 	single   []*dispatch.Group
 }
 
@@ -43,6 +43,7 @@ type coalescing struct {
 type command struct {
 	redis.Cmder              // *redis.IntCmd for one token bucket, else *redis.IntSliceCmd
 	hook        *boundedHook // sends it; nil if the client does
+	script      int          // its number, for one client's keys
 	args        []any
 	groups      []*dispatch.Group
 	updates     []inflight.Update // of a report of slots, instead of groups
@@ -84,14 +85,19 @@ func (c *command) Args() []any {
 	return c.Cmder.Args()
 }
 
-// build makes the commands of groups. Groups that take from a single bucket of the same limit share
+// build makes the commands of groups, in an empty pipeline. Groups that take from a single bucket of the same limit share
 // a command, unless coalescing is nil. A group that may not share comes after them, in the order of
 // the calls.
 func (p *pipeline) build(groups []*dispatch.Group, coalescing *coalescing) {
-	p.reset()
+	if coalescing == nil {
+		for _, g := range groups {
+			p.add(g)
+		}
+		return
+	}
 	for _, g := range groups {
-		if coalescing != nil && g.First && g.Op.Verb == bucket.Take && g.Charges > 0 &&
-			wire.TakesEach(g.Buckets) &&
+		if g.First && g.Op.Verb == bucket.Take && g.Charges > 0 &&
+			g.Layout.Single &&
 			(coalescing.has == nil || coalescing.has(&g.Names[0])) {
 			p.coalesce(g, coalescing.crossSlot)
 		} else {
@@ -117,69 +123,87 @@ func (p *pipeline) coalesce(g *dispatch.Group, crossSlot bool) {
 
 // add adds a command for one group.
 func (p *pipeline) add(g *dispatch.Group) {
-	var c *command
-	if n := len(p.spare); n > 0 {
-		c, p.spare = p.spare[n-1], p.spare[:n-1]
-	} else {
-		c = new(command)
+	n := len(p.commands)
+	p.commands = slices.Grow(p.commands, 1)[:n+1]
+	if p.commands[n] == nil {
+		p.commands[n] = new(command)
 	}
-	c.groups = append(c.groups, g)
-	p.commands = append(p.commands, c)
+	c := p.commands[n]
+	c.groups, c.script = append(c.groups, g), wire.For(g.Layout)
 }
 
 // reset recycles all commands.
 func (p *pipeline) reset() {
 	for _, c := range p.commands {
-		c.Cmder, c.crossSlot, c.afterASK, c.redirections = nil, false, false, nil
 		clear(c.args)
 		clear(c.groups)
-		c.args, c.groups = c.args[:0], c.groups[:0]
+		*c = command{args: c.args[:0], groups: c.groups[:0]}
 	}
-	p.spare = append(p.spare, p.commands...)
-	clear(p.commands)
 	clear(p.single)
 	p.commands, p.single = p.commands[:0], p.single[:0]
 }
 
-// run sends the commands and reads their replies. On a cluster, a command's redirection number most ends
-// it. run reports whether Redis refused a command of several groups. Redis does so if the keys are in different
-// hash slots, if the user may not use MGET, or if the server does not know cross-slot scripts.
-func (p *pipeline) run(ctx context.Context, most int32) (refused bool) {
-	p.store.call(ctx, p.commands, most)
-	for _, c := range p.commands {
-		c.decode()
-		refused = refused || c.groups[0].Err == wire.ErrRetrySingle && c.Err() != nil && !isRedirection(c.Err())
-	}
-	return refused
+// release recycles the pipeline.
+func (p *pipeline) release() {
+	p.reset()
+	p.store.pipelines.Put(p)
 }
 
-// call sends commands by their scripts' SHA, and again with the source where Redis lacks it.
-func (s *Store) call(ctx context.Context, commands []*command, most int32) {
-	for _, c := range commands {
-		c.encode(ctx, s, true)
+// load loads the scripts of the commands into a single server. Several servers each load them by EVAL.
+func (p *pipeline) load(ctx context.Context) error {
+	if !p.store.nodes.single {
+		return nil
 	}
-	s.exec(ctx, commands, most)
-	var missing []*command
+	for _, c := range p.commands {
+		if !p.store.loaded[c.script].Load() {
+			if err := p.store.load(ctx, c.script); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// refused reports whether Redis refused a command of several groups. Redis does so if the keys are in different
+// hash slots, if the user may not use MGET, or if the server does not know cross-slot scripts.
+func (p *pipeline) refused() bool {
+	return slices.ContainsFunc(p.commands, func(c *command) bool {
+		return c.groups[0].Err == wire.ErrRetrySingle && c.Err() != nil && !isRedirection(c.Err())
+	})
+}
+
+// exec sends commands by their scripts' SHA, and again with the source where Redis lacks it. On a cluster, a
+// command's redirection number most ends it. Failures become the commands' errors.
+func (s *Store) exec(ctx context.Context, commands []*command, bySHA bool, most int32) {
+	within := ctx
+	for _, c := range commands {
+		c.encode(ctx, s, bySHA)
+	}
+	if s.nodes.refresh != nil {
+		within = newRedirections(ctx, commands, most)
+	}
+	if len(commands) == 1 {
+		_ = s.rdb.Process(within, commands[0])
+	} else {
+		s.execAll(within, commands)
+	}
+	if missing := missing(commands); bySHA && missing != nil {
+		s.exec(ctx, missing, false, most)
+	}
+}
+
+// missing returns the commands whose scripts Redis lacks.
+func missing(commands []*command) (missing []*command) {
 	for _, c := range commands {
 		if err := c.Err(); err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
-			c.encode(ctx, s, false)
 			missing = append(missing, c)
 		}
 	}
-	if missing != nil {
-		s.exec(ctx, missing, most)
-	}
+	return missing
 }
 
-// exec sends commands. Failures become the commands' errors.
-func (s *Store) exec(ctx context.Context, commands []*command, most int32) {
-	if s.nodes.refresh != nil {
-		ctx = newRedirections(ctx, commands, most)
-	}
-	if len(commands) == 1 {
-		_ = s.rdb.Process(ctx, commands[0])
-		return
-	}
+// execAll sends several commands, or none.
+func (s *Store) execAll(ctx context.Context, commands []*command) {
 	pipe := s.rdb.Pipeline()
 	for _, c := range commands {
 		_ = pipe.Process(ctx, c)
@@ -194,21 +218,17 @@ func (s *Store) exec(ctx context.Context, commands []*command, most int32) {
 // encode writes the command: a report, what one group wants, or what several do.
 func (c *command) encode(ctx context.Context, s *Store, bySHA bool) {
 	c.hook, c.firstArgs, c.afterASK = s.hook, 0, false
-	if c.updates != nil {
-		number := wire.Report
-		if c.crossSlot {
-			number = wire.ReportNode
-		}
-		c.args = s.Scripts.Call(c.args[:0], number, bySHA)
+	number := c.script
+	if c.crossSlot {
+		number = wire.ForNode(number)
+	}
+	c.args = s.Scripts.Call(c.args[:0], number, bySHA)
+	switch {
+	case c.updates != nil:
 		c.args, c.firstArgs = wire.AppendReport(c.args, c.updates, s.prefix, s.Process, c.crossSlot)
-	} else if number := wire.For(c.groups[0].Buckets); len(c.groups) == 1 {
-		c.args = s.Scripts.Call(c.args[:0], number, bySHA)
+	case len(c.groups) == 1:
 		c.args = wire.AppendGroup(c.args, c.groups[0], s.Process)
-	} else {
-		if c.crossSlot {
-			number += wire.Node
-		}
-		c.args = s.Scripts.Call(c.args[:0], number, bySHA)
+	default:
 		c.args, c.firstArgs = wire.AppendEach(c.args, c.groups, c.crossSlot)
 	}
 	if wire.IsInteger(c.groups) {
@@ -223,11 +243,13 @@ func (c *command) encode(ctx context.Context, s *Store, bySHA bool) {
 	c.SetStepCount(1) // without it, a cluster client sends COMMAND
 }
 
-// decode reads the reply into the groups.
-func (c *command) decode() {
-	err := c.Err()
+// decode reads the reply into the groups, unless an error kept the command from being sent.
+func (c *command) decode(err error) {
 	if err == nil {
-		err = wire.Decode(c.groups, c.reply(), c.afterASK)
+		err = c.Err()
+	}
+	if err == nil {
+		err = wire.Decode(c.groups, c.script, c.reply(), c.afterASK)
 	}
 	if len(c.groups) > 1 && IsErrorReply(err) {
 		err = wire.ErrRetrySingle

@@ -23,8 +23,8 @@ import (
 // take returns a group that takes single tokens from a client's bucket.
 func take(client string, charges int64) *dispatch.Group {
 	c := dispatch.NewCall()
-	c.Reset(bucket.Op{Verb: bucket.Take, N: 1, Charges: charges}, []bucket.Bucket{
-		{Kind: bucket.Token, ID: "m", Args: [3]any{int64(1), int64(600), int64(6000)}}})
+	one := []bucket.Bucket{{Kind: bucket.Token, ID: "m", Args: [3]any{int64(1), int64(600), int64(6000)}}}
+	c.Reset(bucket.Op{Verb: bucket.Take, N: 1, Charges: charges}, one, bucket.NewLayout(one))
 	c.Names[0] = dispatch.Name("{" + client + "}:m")
 	return &dispatch.Group{Call: c, Charges: charges, First: true}
 }
@@ -180,12 +180,12 @@ func TestAskedCommandTakesItsFirstKeyAlone(t *testing.T) {
 
 		one.SetErr(nil)
 		one.Cmder.(*redis.IntSliceCmd).SetVal([]int64{7})
-		one.decode()
+		one.decode(nil)
 		require.NoError(t, calls[0].Err)
 		require.EqualValues(t, 7, calls[0].Found[0].Level)
 		require.Equal(t, wire.ErrRetrySingle, calls[1].Err)
 		one.Cmder.(*redis.IntSliceCmd).SetVal([]int64{-1})
-		one.decode()
+		one.decode(nil)
 		require.Equal(t, wire.ErrRetrySingle, calls[0].Err, "the importing node lacks it")
 		one.encode(context.Background(), s, false)
 		require.Equal(t, whole, text(one), "sent anew")

@@ -60,7 +60,7 @@ func TestReply(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := command{Cmder: row.reply, groups: []*dispatch.Group{take("a", 1), take("b", 1)}[:row.groups]}
-			c.decode()
+			c.decode(nil)
 			for _, g := range c.groups {
 				if row.want == "" {
 					require.NoError(t, g.Err)

@@ -46,7 +46,7 @@ func (s *Store) reports(updates []inflight.Update) (commands []*command) {
 		}
 		crossSlot := s.nodes.refresh != nil && d != s.nodes.unrouted && s.mayCoalesce()
 		if c == nil || len(c.updates) == maxKeys || !crossSlot && !s.Together() {
-			c = new(command)
+			c = &command{script: wire.Report}
 			last[d], commands = c, append(commands, c)
 		}
 		c.updates, c.places = append(c.updates, updates[i]), append(c.places, i)
@@ -64,7 +64,7 @@ func (s *Store) report(ctx context.Context, commands []*command, most int32, rep
 		return false, nil, nil
 	}
 	_, err := goroutine.Bounded(ctx, goroutine.EndGrace, func() (struct{}, error) {
-		s.call(ctx, commands, most)
+		s.exec(ctx, commands, true, most)
 		return struct{}{}, nil
 	})
 	if err != nil {
@@ -91,7 +91,7 @@ func (s *Store) report(ctx context.Context, commands []*command, most int32, rep
 		}
 		for i, place := range c.places {
 			if reported[place] = arrived[i]; !arrived[i] && c.crossSlot {
-				alone = append(alone, &command{updates: c.updates[i : i+1], places: c.places[i : i+1]})
+				alone = append(alone, &command{script: wire.Report, updates: c.updates[i : i+1], places: c.places[i : i+1]})
 			}
 		}
 	}

@@ -118,59 +118,6 @@ func (s *Store) mayCoalesce() bool { return s.singleKeyUntil.Load() <= time.Now(
 // Separate disables commands with several clients' keys for a while.
 func (s *Store) Separate() { s.singleKeyUntil.Store(time.Now().Add(singleKeyTime).Unix()) }
 
-// send sends a batch, in shared commands where coalescing allows them. The error means that the
-// server serves nobody. On a cluster, a command's redirection number most ends it.
-func (s *Store) send(ctx context.Context, b *dispatch.Batch, coalescing *coalescing, most int32) error {
-	for _, g := range b.Groups {
-		if err := s.load(ctx, wire.For(g.Buckets)); err != nil {
-			for _, g := range b.Groups {
-				g.Err = err
-			}
-			return unanswered(b)
-		}
-	}
-	p, ok := s.pipelines.Get().(*pipeline)
-	if !ok {
-		p = &pipeline{store: s}
-	}
-	defer s.pipelines.Put(p)
-	defer p.reset()
-	if len(b.Groups) == 1 || !s.mayCoalesce() {
-		coalescing = nil
-	}
-	p.build(b.Groups, coalescing)
-	refused := p.run(ctx, most)
-	var alone []*dispatch.Group
-	for _, g := range b.Groups {
-		if g.Err == wire.ErrRetrySingle {
-			alone = append(alone, g)
-		}
-	}
-	if alone != nil {
-		p.build(alone, nil)
-		p.run(ctx, most)
-		for _, g := range alone {
-			if refused && g.Err == nil {
-				s.Separate() // refused together, accepted alone
-			}
-		}
-	}
-	for _, g := range b.Groups {
-		if g.Err != nil && IsCommandError(g.Err) && (most != followNone || !isRedirection(g.Err)) {
-			s.logErrorReply(g.Err)
-		}
-	}
-	return unanswered(b)
-}
-
-// unanswered returns the first group's error unless it is a reply to that command alone.
-func unanswered(b *dispatch.Batch) error {
-	if err := b.Groups[0].Err; err != nil && !IsCommandError(err) {
-		return err
-	}
-	return nil
-}
-
 // logErrorReply logs, at most once a minute, that Redis refuses commands.
 func (s *Store) logErrorReply(err error) {
 	if !s.errorReplies.Allow() {
@@ -186,8 +133,8 @@ func (s *Store) logErrorReply(err error) {
 // load loads a script into Redis once. If Redis refuses SCRIPT LOAD, EVAL will do.
 func (s *Store) load(ctx context.Context, script int) error {
 	loaded := &s.loaded[script]
-	if !s.nodes.single || loaded.Load() || !loaded.CompareAndSwap(false, true) {
-		return nil // several servers each load it by EVAL
+	if !loaded.CompareAndSwap(false, true) {
+		return nil
 	}
 	load := command{Cmder: redis.NewStringCmd(ctx, "script", "load", s.Scripts[script]().Source), hook: s.hook}
 	load.SetStepCount(1)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/ginlimit/ginlimit/internal/dispatch"
 	"github.com/ginlimit/ginlimit/internal/goroutine"
+	"github.com/ginlimit/ginlimit/internal/wire"
 )
 
 // transport sends the batches of one dispatcher.
@@ -27,16 +28,77 @@ type transport struct {
 	most       int32 // the redirection that ends a command on a cluster
 }
 
-// Send implements [dispatch.Transport].
+// Send implements [dispatch.Transport]. Groups share commands where coalescing allows that.
 func (t *transport) Send(ctx context.Context, b *dispatch.Batch) error {
-	err := t.nodes.store.send(ctx, b, t.coalescing, t.most)
+	s := t.nodes.store
+	p, ok := s.pipelines.Get().(*pipeline)
+	if !ok {
+		p = &pipeline{store: s}
+	}
+	defer p.release()
+	shared := t.coalescing
+	if len(b.Groups) == 1 || !s.mayCoalesce() {
+		shared = nil
+	}
+	p.build(b.Groups, shared)
+	err := p.load(ctx)
+	if err == nil {
+		s.exec(ctx, p.commands, true, t.most)
+	}
+	for _, c := range p.commands {
+		c.decode(err)
+	}
 	for _, g := range b.Groups {
+		if g.Err != nil {
+			return t.failed(ctx, b, p)
+		}
+	}
+	t.nodes.reach()
+	return nil
+}
+
+// failed has the groups of a batch decided alone that the server refuses together, and notes the errors. It returns
+// the first group's error unless that is a reply to its command alone: then the server serves nobody.
+func (t *transport) failed(ctx context.Context, b *dispatch.Batch, p *pipeline) error {
+	s := t.nodes.store
+	if refused, alone := p.refused(), retried(b.Groups); alone != nil {
+		p.reset()
+		p.build(alone, nil)
+		s.exec(ctx, p.commands, true, t.most)
+		for _, c := range p.commands {
+			if c.decode(nil); refused && c.groups[0].Err == nil {
+				s.Separate() // refused together, accepted alone
+			}
+		}
+	}
+	for _, g := range b.Groups {
+		if g.Err != nil && IsCommandError(g.Err) && (t.most != followNone || !isRedirection(g.Err)) {
+			s.logErrorReply(g.Err)
+		}
 		t.nodes.stale.note(t.node, g.Err)
 	}
-	if n := t.nodes; n.nodeForKey != nil && err == nil && !n.reached.Load() {
+	if err := b.Groups[0].Err; err != nil && !IsCommandError(err) {
+		return err
+	}
+	t.nodes.reach()
+	return nil
+}
+
+// retried returns the groups on which a script for several did not decide.
+func retried(groups []*dispatch.Group) (alone []*dispatch.Group) {
+	for _, g := range groups {
+		if g.Err == wire.ErrRetrySingle {
+			alone = append(alone, g)
+		}
+	}
+	return alone
+}
+
+// reach notes that a server has answered, if there may be several.
+func (n *nodes) reach() {
+	if n.nodeForKey != nil && !n.reached.Load() {
 		n.reached.Store(true)
 	}
-	return err
 }
 
 // Ping implements [dispatch.Transport]. It does not use the client's connections. Redis may never

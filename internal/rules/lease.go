@@ -16,6 +16,7 @@ const (
 type lease struct {
 	life    time.Duration   // for how long a process holds them
 	buckets []bucket.Bucket // the limits and what is taken ahead of them; nil for windows
+	layout  *bucket.Layout  // of the buckets
 }
 
 // AllowLeases lets processes hold tokens that they have taken ahead, for a time at most. It comes after
@@ -53,6 +54,7 @@ func (s *Set) AllowLeases(life time.Duration) (first int) {
 	bounds := bucket.NewAhead(fastest, ahead)
 	if first = s.leave(2 * ahead); first < 0 {
 		s.lease = lease{life: life, buckets: append(limits, bounds)}
+		s.lease.layout = bucket.NewLayout(s.lease.buckets)
 	}
 	return first
 }
@@ -74,10 +76,10 @@ func (s *Set) MayLease() bool {
 // Life returns for how long tokens that are taken ahead may be held, 0 if none may.
 func (s *Set) Life() time.Duration { return s.lease.life }
 
-// Ahead returns the limits' buckets with what else a call uses that takes tokens ahead.
-func (s *Set) Ahead() []bucket.Bucket {
+// Ahead returns the limits' buckets with what else a call uses that takes tokens ahead, and their layout.
+func (s *Set) Ahead() ([]bucket.Bucket, *bucket.Layout) {
 	if s.lease.buckets != nil {
-		return s.lease.buckets
+		return s.lease.buckets, s.lease.layout
 	}
-	return s.Buckets(Limits)
+	return s.Buckets(Limits), s.Layout(Limits)
 }

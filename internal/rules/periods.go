@@ -94,6 +94,7 @@ func (s *Set) WithPeriods(t time.Time) *Set {
 	}
 	all.limits = len(all.resources)
 	all.resources = append(all.resources, s.resources[s.limits:]...)
+	all.lay()
 	return &all
 }
 

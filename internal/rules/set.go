@@ -36,6 +36,7 @@ type Set struct {
 	calendars []calendar.Rule // of the limits; nil if none has one
 	floor     int64           // tokens that stay in each bucket
 	lease     lease
+	layouts   [Limits + 1]*bucket.Layout // of the buckets in each scope
 
 	prohibits  bool          // a limit denies everything
 	prohibited calendar.Rule // of that limit, if it has one
@@ -54,6 +55,7 @@ func (s *Set) Add(b bucket.Bucket) {
 	if s.calendars != nil {
 		s.calendars = append(s.calendars, calendar.Rule{})
 	}
+	s.lay()
 }
 
 // AddCalendar adds a quota of n for each period of a calendar. It is false if n is too large.
@@ -68,6 +70,7 @@ func (s *Set) AddCalendar(rule calendar.Rule, n int64) bool {
 	s.holdUntil(begins, b.Ends)
 	s.resources, s.calendars = append(s.resources, b), append(s.calendars, rule)
 	s.limits++
+	s.lay()
 	return true
 }
 
@@ -98,6 +101,7 @@ func (s *Set) leave(tokens int64) (first int) {
 				rule = s.calendars[i]
 			}
 			s.resources, s.calendars, s.limits = nil, nil, 0
+			s.lay()
 			s.begins, s.ends, s.later = 0, 0, nil
 			s.Prohibit(rule)
 			return i
@@ -114,6 +118,7 @@ func (s *Set) leave(tokens int64) (first int) {
 func (s *Set) Divide() {
 	if s.limits > 0 {
 		s.resources, s.tenants = append(s.resources, bucket.NewTenants(&s.resources[0])), 1
+		s.lay()
 	}
 }
 
@@ -132,6 +137,7 @@ func (s *Set) Guard(ban, slots *bucket.Bucket) {
 	if slots != nil {
 		s.resources = append(s.resources, *slots)
 	}
+	s.lay()
 }
 
 // KeepShare makes the set keep its latest share, so that it is not computed again.
@@ -186,6 +192,16 @@ func (s *Set) Buckets(scope Scope) []bucket.Bucket {
 	return s.resources
 }
 
+// lay notes the layouts of the resources, which have changed.
+func (s *Set) lay() {
+	for scope := range s.layouts {
+		s.layouts[scope] = bucket.NewLayout(s.Buckets(Scope(scope)))
+	}
+}
+
+// Layout returns the layout of the buckets in a scope, of which there is at least one.
+func (s *Set) Layout(scope Scope) *bucket.Layout { return s.layouts[scope] }
+
 // Counts reports whether there is anything to count in a scope.
 func (s *Set) Counts(scope Scope) bool { return len(s.Buckets(scope)) > 0 }
 
@@ -204,7 +220,12 @@ func (s *Set) Ban() int {
 }
 
 // Slots returns the index of the slots, or -1.
-func (s *Set) Slots() int { return bucket.At(s.resources, bucket.Slots) }
+func (s *Set) Slots() int {
+	if s.layouts[All] == nil {
+		return -1
+	}
+	return s.layouts[All].Slots
+}
 
 // Prohibits reports whether the set denies everything.
 func (s *Set) Prohibits() bool { return s.prohibits }

@@ -48,5 +48,5 @@ func ScriptOfLimit(t testing.TB, a ginlimit.Algorithm, l ginlimit.Limit) (source
 	t.Helper()
 	b, ok := bucket.New(Kinds[a], "", int64(l.Rate), Burst(l), l.Period.Milliseconds())
 	require.True(t, ok)
-	return ScriptSource(t, wire.For([]bucket.Bucket{b})), b.Args[:]
+	return ScriptSource(t, wire.For(bucket.NewLayout([]bucket.Bucket{b}))), b.Args[:]
 }

@@ -25,11 +25,15 @@ const (
 
 // SetNames sets what the buckets of a call are called: prefix{key}:ID. The prefix includes the brace.
 func SetNames(c *dispatch.Call, prefix string) {
+	key, others := c.Key, c.Others
 	for i := range c.Names {
-		c.Names[i] = appendName(c.Names[i][:0], prefix, c.KeyOf(i), c.Buckets[i].ID)
-		if c.Buckets[i].Kind == bucket.Ban {
-			c.Names[i] = append(c.Names[i], c.Op.Tenant.Name...) // each tenant has a ban of its own
+		if len(others) > 0 && others[0].From == i {
+			key, others = others[0].Key, others[1:]
 		}
+		c.Names[i] = appendName(c.Names[i][:0], prefix, key, c.Buckets[i].ID)
+	}
+	if ban := c.Layout.Ban; ban >= 0 {
+		c.Names[ban] = append(c.Names[ban], c.Op.Tenant.Name...) // each tenant has a ban of its own
 	}
 }
 
@@ -57,16 +61,13 @@ func (s *Scripts) Call(args []any, number int, bySHA bool) []any {
 // scripts document them. process is the name of this process.
 func AppendGroup(args []any, g *dispatch.Group, process string) []any {
 	args = appendKeys(args, g)
-	counted, second := bucket.Counted(g.Buckets), g.Charges
+	counted, second := g.Layout.Limits, g.Charges
 	if g.Op.Records == bucket.WithRecords {
 		second = int64(bucket.WithRecords)
 	}
-	n, each := g.Op.N, g.Op.Each[:min(len(g.Op.Each), counted)]
-	switch {
-	case len(each) == 1: // beside slots
-		n, each = each[0], nil
-	case len(each) > 1:
-		n = 0
+	n, each := g.Op.N, g.Op.Each
+	if each != nil {
+		n, each = costs(each, counted)
 	}
 	args = append(args, verbs[g.Op.Verb], n, second)
 	for i := range g.Buckets[:counted] {
@@ -78,46 +79,64 @@ func AppendGroup(args []any, g *dispatch.Group, process string) []any {
 	for i := range each {
 		args = append(args, each[i])
 	}
-	for i := range g.Op.Claims {
-		args = append(args, g.Op.Claims[i].Mark)
+	if g.Op.Verb == bucket.Return {
+		args = appendClaims(args, &g.Op)
 	}
-	for i := 0; g.Op.Records != bucket.NoRecords && i < len(g.Op.Claims); i++ {
-		claim := &g.Op.Claims[i]
-		args = append(args, claim.Sure, min(claim.Behind, bucket.MaxUnits), claim.Age, claim.Made, claim.Resets)
-	}
-	if counted == len(g.Buckets) {
+	switch l := g.Layout; {
+	case l.Limits == len(g.Buckets):
 		return args
-	}
-	switch last := &g.Buckets[len(g.Buckets)-1]; last.Kind {
-	case bucket.Ahead:
-		return append(args, last.Drain, last.Cost, last.Capacity, g.Op.Ahead, g.Op.Held)
-	case bucket.Tenants:
+	case l.Ahead >= 0:
+		ahead := &g.Buckets[l.Ahead]
+		return append(args, ahead.Drain, ahead.Cost, ahead.Capacity, g.Op.Ahead, g.Op.Held)
+	case l.Tenants >= 0:
 		return appendTenants(args, g)
 	}
 	return appendGuards(args, g, process)
 }
 
+// costs returns the tokens that each charge takes of limits, by those of all buckets: of the only limit, or of each.
+func costs(all []int64, limits int) (n int64, each []int64) {
+	switch limits {
+	case 0:
+		return 1, nil
+	case 1: // beside slots
+		return all[0], nil
+	}
+	return 0, all[:limits]
+}
+
+// appendClaims appends what a Return claims.
+func appendClaims(args []any, op *bucket.Op) []any {
+	for i := range op.Claims {
+		args = append(args, op.Claims[i].Mark)
+	}
+	for i := 0; op.Records != bucket.NoRecords && i < len(op.Claims); i++ {
+		claim := &op.Claims[i]
+		args = append(args, claim.Sure, min(claim.Behind, bucket.MaxUnits), claim.Age, claim.Made, claim.Resets)
+	}
+	return args
+}
+
 // appendKeys appends the number of a group's keys, and the keys.
 func appendKeys(args []any, g *dispatch.Group) []any {
-	first, counted := len(args), bucket.Counted(g.Buckets)
-	args = append(args, nil)
-	for i := range g.Names {
-		if g.Buckets[i].Kind != bucket.Tenants {
-			args = append(args, &g.Names[i])
-		}
+	first, l, names := len(args), g.Layout, g.Names
+	if l.Tenants >= 0 {
+		names = names[:l.Tenants]
 	}
-	for i := range g.Buckets[counted:] {
-		if b := &g.Buckets[counted+i]; b.Kind == bucket.Slots && g.Op.Waits > 0 {
-			args = append(args, suffixed(g.Names[counted+i], turnsSuffix+strconv.FormatInt(b.Capacity, 10)))
-		}
+	args = append(args, nil)
+	for i := range names {
+		args = append(args, &names[i])
+	}
+	for i := l.Slots; g.Op.Waits > 0 && 0 <= i && i < len(names); i++ {
+		args = append(args, suffixed(names[i], turnsSuffix+strconv.FormatInt(g.Buckets[i].Capacity, 10)))
 	}
 	if g.Op.Records == bucket.WithRecords {
-		for _, name := range g.Names[:counted] {
+		for _, name := range names[:l.Limits] {
 			args = append(args, suffixed(name, recordSuffix))
 		}
 	}
-	if bucket.At(g.Buckets, bucket.Tenants) >= 0 {
-		args = append(args, suffixed(g.Names[1], heldSuffix), &g.Names[1])
+	if l.Tenants >= 0 {
+		args = append(args, suffixed(g.Names[l.Tenants], heldSuffix), &g.Names[l.Tenants])
 	}
 	args[first] = len(args) - first - 1
 	return args
@@ -134,7 +153,7 @@ func appendBucket(args []any, b *bucket.Bucket) []any {
 
 // appendGuards appends a ban and slots as arguments of guards.lua.
 func appendGuards(args []any, g *dispatch.Group, process string) []any {
-	counted := bucket.Counted(g.Buckets)
+	counted := g.Layout.Limits
 	slots, kind := counted, "slots"
 	if ban := &g.Buckets[slots]; ban.Kind == bucket.Ban {
 		ownLimits, ownSlots := ownOf(g, counted)

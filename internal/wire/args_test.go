@@ -128,7 +128,7 @@ func TestArgumentsOfTenants(t *testing.T) {
 			for i, of := range append([]charge{{"first", 1, 1}}, row.charges...) {
 				c := dispatch.NewCall()
 				tenant := bucket.Tenant{Name: of.tenant, Weight: of.weight}
-				c.Reset(bucket.Op{Verb: bucket.Take, N: 1, Charges: of.charges, Tenant: tenant}, shared)
+				c.Reset(bucket.Op{Verb: bucket.Take, N: 1, Charges: of.charges, Tenant: tenant}, shared, bucket.NewLayout(shared))
 				c.Key = []byte("k")
 				if i == 0 {
 					c.Hash = 1 // of another key
@@ -172,8 +172,9 @@ func TestScriptOfBuckets(t *testing.T) {
 		"a ban and slots":         {BanOrSlots, []bucket.Bucket{ban, slots}},
 		"a period, tokens, a ban": {WithBanOrSlots + TokensCalendar, []bucket.Bucket{calendar, token, ban}},
 	} {
-		require.Equal(t, row.want, For(row.buckets), name)
-		require.Equal(t, len(row.buckets) == 1 && row.want < Single, TakesEach(row.buckets), name)
+		layout := bucket.NewLayout(row.buckets)
+		require.Equal(t, row.want, For(layout), name)
+		require.Equal(t, len(row.buckets) == 1 && row.want < Single, layout.Single, name)
 	}
 }
 
@@ -193,7 +194,7 @@ func newCalendar(left int64) bucket.Bucket {
 // merged returns a group that takes single tokens.
 func merged(charges int64, buckets ...bucket.Bucket) *dispatch.Group {
 	c := dispatch.NewCall()
-	c.Reset(bucket.Op{Verb: bucket.Take, N: 1, Charges: charges}, buckets)
+	c.Reset(bucket.Op{Verb: bucket.Take, N: 1, Charges: charges}, buckets, bucket.NewLayout(buckets))
 	return &dispatch.Group{Call: c, Charges: charges, First: true}
 }
 
@@ -240,7 +241,7 @@ func TestReplyToOneCall(t *testing.T) {
 			t.Parallel()
 			g := merged(1, row.buckets...)
 			g.Found = []bucket.State{{Level: 99}} // of another use
-			err := cmp.Or(Decode([]*dispatch.Group{g}, row.reply, false), g.Err)
+			err := cmp.Or(Decode([]*dispatch.Group{g}, For(g.Layout), row.reply, false), g.Err)
 			if row.err != "" {
 				require.EqualError(t, err, row.err)
 				return
@@ -271,7 +272,7 @@ func TestReplyToSeveralCalls(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			calls := []*dispatch.Group{merged(1, row.of), merged(1, row.of)}
-			require.NoError(t, Decode(calls, row.reply, false))
+			require.NoError(t, Decode(calls, For(calls[0].Layout), row.reply, false))
 			for i, g := range calls {
 				require.Equal(t, row.errs[i], g.Err)
 				if g.Err == nil {

@@ -19,7 +19,7 @@ func Join(c *dispatch.Call, calls []*dispatch.Call) {
 	if differ {
 		op.N, op.Each = 1, make([]int64, 0, size)
 	}
-	c.Reset(op, nil)
+	c.Reset(op, nil, nil)
 	all := make([]bucket.Bucket, 0, size)
 	for n := range callParts * len(calls) {
 		single, from, to := piece(calls, n)
@@ -39,7 +39,7 @@ func Join(c *dispatch.Call, calls []*dispatch.Call) {
 			}
 		}
 	}
-	c.SetBuckets(all)
+	c.SetBuckets(all, bucket.NewLayout(all))
 }
 
 // Split copies the states that were found of a joint call to the calls that it was made of.
@@ -64,7 +64,7 @@ func piece(calls []*dispatch.Call, n int) (c *dispatch.Call, from, to int) {
 	case i <= banned:
 		i--
 	}
-	limits := bucket.Counted(calls[i].Buckets)
+	limits := calls[i].Layout.Limits
 	ends := [...]int{0, limits, limits, len(calls[i].Buckets)}
 	if hasBan(calls[i]) {
 		ends[2]++
@@ -73,4 +73,4 @@ func piece(calls []*dispatch.Call, n int) (c *dispatch.Call, from, to int) {
 }
 
 // hasBan reports whether a call has a ban, which follows the limits.
-func hasBan(c *dispatch.Call) bool { return bucket.At(c.Buckets, bucket.Ban) >= 0 }
+func hasBan(c *dispatch.Call) bool { return c.Layout.Ban >= 0 }

@@ -18,27 +18,27 @@ const placeUnit, othersUnit = 1 << 21, 1 << 31
 
 // IsInteger reports whether the reply to groups is one integer, and no list.
 func IsInteger(groups []*dispatch.Group) bool {
-	return len(groups) == 1 && len(groups[0].Buckets) == 1 && groups[0].Buckets[0].Kind == bucket.Token
+	return len(groups) == 1 && groups[0].Layout.Single && groups[0].Layout.Kinds == Tokens
 }
 
-// Decode reads a reply into the groups. If only the first was sent, the others are to be retried.
-func Decode(groups []*dispatch.Group, reply []int64, onlyFirst bool) error {
+// Decode reads the reply of a script into the groups. If only the first was sent, the others are to be retried.
+func Decode(groups []*dispatch.Group, script int, reply []int64, onlyFirst bool) error {
 	done := len(groups)
 	if onlyFirst {
 		done = 1
 	}
-	buckets := groups[0].Buckets
-	script, whole := For(buckets), len(reply) > 0 && reply[0] == Whole
-	limits := script % Limits // only for scripts for limits
-	if whole = whole && script < Node && limits >= TokensCalendar; whole {
-		reply = reply[1:]
-	}
-	short, each := !whole && script < Node && limits == TokensCalendar, 0
-	for i := range buckets {
-		each += size(&buckets[i], short)
-	}
-	if script == Tenants {
+	each, short := groups[0].Layout.Integers, false
+	switch limits := script % Limits; {
+	case script == Tenants:
 		each = max(1, len(reply)) // see decodeTenants
+	case script >= Node || limits < TokensCalendar:
+	case len(reply) > 0 && reply[0] == Whole:
+		reply = reply[1:]
+	case limits == TokensCalendar:
+		each, short = 0, true
+		for i := range groups[0].Buckets {
+			each += size(&groups[0].Buckets[i], short)
+		}
 	}
 	if len(reply) != each*done {
 		return fmt.Errorf("the script replies %d integers, not %d", len(reply), each*done)

@@ -42,7 +42,7 @@ func FuzzDecode(f *testing.F) {
 			reply = append(reply, int64(binary.BigEndian.Uint64(text)))
 		}
 		g := merged(1, buckets...)
-		if cmp.Or(Decode([]*dispatch.Group{g}, reply, false), g.Err) != nil {
+		if cmp.Or(Decode([]*dispatch.Group{g}, For(g.Layout), reply, false), g.Err) != nil {
 			return
 		}
 		require.Len(t, g.Found, len(buckets))

@@ -7,8 +7,8 @@ const (
 	Tokens         = int(bucket.Token)         // token buckets
 	Fixed          = int(bucket.FixedWindow)   // fixed windows and calendar periods
 	Sliding        = int(bucket.SlidingWindow) // sliding windows
-	TokensCalendar = Sliding + 1               // token buckets and calendar periods
-	Mixed          = TokensCalendar + 1        // limits of any kinds: of several, or of one that has no script above
+	TokensCalendar = bucket.TokensCalendar     // token buckets and calendar periods
+	Mixed          = bucket.Mixed              // limits of any kinds: of several, or of one that has no script above
 	Limits         = Mixed + 1                 // the number of scripts for limits alone
 
 	Single         = TokensCalendar // the first script that does not decide on each of many keys
@@ -26,32 +26,25 @@ const (
 // send a shorter reply.
 const Whole = -1
 
-// For returns the number of the script for buckets.
-func For(buckets []bucket.Bucket) int {
-	limits, same, short := bucket.Counted(buckets), int(buckets[0].Kind) < Single, true
-	for i := range buckets[:limits] {
-		b := &buckets[i]
-		same = same && b.Kind == buckets[0].Kind
-		short = short && (b.Kind == bucket.Token || b.Ends != 0)
-	}
-	script := Mixed
-	switch last := buckets[len(buckets)-1].Kind; {
-	case last == bucket.Tenants:
+// For returns the number of the script for buckets of a layout.
+func For(l *bucket.Layout) int {
+	switch {
+	case l.Tenants >= 0:
 		return Tenants
-	case last == bucket.Ahead:
+	case l.Ahead >= 0:
 		return Lease
-	case limits == 0:
+	case l.Limits == 0:
 		return BanOrSlots
-	case same:
-		script = int(buckets[0].Kind)
-	case short:
-		script = TokensCalendar
+	case l.Ban >= 0 || l.Slots >= 0:
+		return WithBanOrSlots + l.Kinds
 	}
-	if limits < len(buckets) {
-		script += WithBanOrSlots
-	}
-	return script
+	return l.Kinds
 }
 
-// TakesEach reports whether one call can take from the bucket of each of many keys.
-func TakesEach(buckets []bucket.Bucket) bool { return len(buckets) == 1 && For(buckets) < Single }
+// ForNode returns the script that does what another one does with keys of a cluster node in several hash slots.
+func ForNode(script int) int {
+	if script == Report {
+		return ReportNode
+	}
+	return script + Node
+}
