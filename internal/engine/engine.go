@@ -140,6 +140,7 @@ type Engine struct {
 	waits
 	background goroutine.Background
 	unreturned unreturned
+	abandoned  abandoned
 
 	ending
 }
