@@ -229,7 +229,7 @@ func (s *limitSet) rows(e *engine.Engine, a *engine.Answer) []Result {
 		case l.InFlight > 0:
 			resource, row.Limit, row.Name = s.rules.Slots(), InFlight(s.slots), s.name+"-"+slotsName
 		case l.Rate == 0, l == s.prohibited:
-			row = Result{Limit: l, Name: s.name, RetryAfter: rules.Never, Source: FromPolicy, Cause: CauseNever}
+			row = Result{Limit: l, Name: s.name, RetryAfter: Never, Source: FromPolicy, Cause: CauseNever}
 		case l.Rate < 0:
 			resource, row.Remaining = s.rules.Ban(), math.MaxInt
 		case counted < len(s.limits):
@@ -242,18 +242,23 @@ func (s *limitSet) rows(e *engine.Engine, a *engine.Answer) []Result {
 		if status != nil {
 			row.Remaining, row.ResetAfter = int(min(status.Remaining, math.MaxInt)), status.Reset
 			row.Source, row.Allowed = source, !status.Denies
+			if !row.Allowed {
+				row.RetryAfter = status.Retry
+			}
 			switch {
 			case row.Allowed:
+			case row.RetryAfter == Never:
+				row.Cause = CauseNever
 			case a.QueueFull && resource == a.Resource:
-				row.RetryAfter, row.Cause = status.Retry, CauseQueueFull
+				row.Cause = CauseQueueFull
 			case l.InFlight > 0:
-				row.RetryAfter, row.Cause = status.Retry, CauseInFlight
+				row.Cause = CauseInFlight
 			case a.Banned:
-				row.RetryAfter, row.Cause = status.Retry, CauseBan
+				row.Cause = CauseBan
 			case status.Shared:
-				row.RetryAfter, row.Cause = status.Retry, CauseShare
+				row.Cause = CauseShare
 			default:
-				row.RetryAfter, row.Cause = status.Retry, CauseRate
+				row.Cause = CauseRate
 			}
 		}
 		if ban := a.Status(s.rules.Ban()); l.InFlight > 0 && ban != nil && ban.Denies {

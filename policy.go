@@ -53,6 +53,7 @@ type policyState struct {
 		twice      atomic.Bool // that another policy charges the same bucket
 		smallBurst atomic.Bool // that its burst is too small for its tenants
 		faults     throttle.Log
+		dropped    throttle.Log // that a reservation was, with a slot
 		override   throttle.Log // that one cannot be used
 	}
 }

@@ -142,7 +142,7 @@ func (t *part) bypass(c *gin.Context, s *requestState) (over bool) {
 		case p.exempts.allowed.Contains(address.addr) && p.trust.MayAllow(c, p.limiter.logger, p.name):
 			listed = true
 		case p.exempts.denied.Contains(address.addr):
-			t.phase, t.result = settled, Result{Name: p.name, RetryAfter: rules.Never, Source: FromPolicy, Cause: CauseList}
+			t.phase, t.result = settled, Result{Name: p.name, RetryAfter: Never, Source: FromPolicy, Cause: CauseList}
 			s.record(ctx, t, OutcomeDenied, false, failure{})
 			if !p.dryRun {
 				s.set(c)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"sync/atomic"
 
@@ -22,9 +23,10 @@ type Charge struct {
 
 // Reservation is tokens and slots, for work whose cost is known afterwards.
 //
-// Take an estimate by [Policy.Reserve] or [ReserveAll], and do the work if Result allows it. Defer Release,
-// and call Settle with what the work took, or Cancel. Without Settle the estimate stays. Several goroutines
-// may use it.
+// Take an estimate by [Policy.Reserve] or [ReserveAll], and do the work if the Reservation is OK. Defer Release,
+// and call Settle with what the work took, or Cancel. Without Settle the estimate stays. Slots of a Reservation
+// that is dropped without Release become free when it is collected, and the log says so. Several goroutines may
+// use it.
 type Reservation struct {
 	limiter  *Limiter
 	result   Result
@@ -32,6 +34,7 @@ type Reservation struct {
 	taken    []engine.Charge // one for each charge; the zero Charge is nothing
 	settled  atomic.Bool
 	released atomic.Bool
+	dropped  runtime.Cleanup // what releases the slots if nobody does
 
 	one struct { // memory for one charge
 		results [1]Result
@@ -39,8 +42,11 @@ type Reservation struct {
 	}
 }
 
-// errNotReserved is the error of a zero Reservation.
-var errNotReserved = invalid("the reservation was not made by Reserve")
+// Errors of a Reservation that holds nothing.
+var (
+	errNotReserved = invalid("the reservation was not made by Reserve")
+	errNotOK       = invalid("the reservation is not OK: it was denied, and holds nothing to settle")
+)
 
 // Reserve takes n tokens of a client from each limit, and a slot if the policy has [InFlight], or nothing. It
 // is [ReserveAll] of one charge.
@@ -49,7 +55,7 @@ func (p *Policy) Reserve(ctx context.Context, client string, n int) (*Reservatio
 }
 
 // ReserveAll takes all charges or nothing, as [AllOf] does: outside HTTP, or in a handler that learns a key
-// only late. If a policy denies, the Reservation holds nothing; with an error there is none. A policy
+// only late. If a policy denies, the Reservation is not OK and holds nothing; with an error there is none. A policy
 // [WithQueue] waits. A policy [WithDryRun] decides apart, waits for nothing and denies nothing; if all are
 // dry runs, the Reservation says what they would have decided. Errors are as for [Policy], joined; no charge,
 // policies of two limiters, two charges of the same keys and one [WithLease] beside others are an
@@ -88,7 +94,9 @@ func reserve(ctx context.Context, w traits.Waiting, charges ...Charge) (*Reserva
 		return nil, why.err
 	}
 	r.hold(&d)
-	kept = r.result.Allowed
+	if kept = r.result.Allowed; kept {
+		r.releaseWhenDropped(&d)
+	}
 	return r, nil
 }
 
@@ -190,6 +198,30 @@ func (r *Reservation) hold(d *decision) {
 	}
 }
 
+// releaseWhenDropped has the slots released when nobody has the reservation any more.
+func (r *Reservation) releaseWhenDropped(d *decision) {
+	var slots []engine.Abandoned
+	for i := range r.taken {
+		if r.taken[i].HasSlot() {
+			slots = append(slots, engine.Abandoned{Charge: r.taken[i], Log: d.parts[i].policy.warnDropped})
+		}
+	}
+	if slots != nil {
+		r.dropped = runtime.AddCleanup(r, r.limiter.engine.Abandon, slots)
+	}
+}
+
+// warnDropped logs, once in a while, that a reservation was dropped with a slot of the policy.
+func (p *Policy) warnDropped() {
+	if p.logged.dropped.Allow() {
+		p.limiter.logger.Warn("ginlimit: a Reservation was dropped without Release; its slot is free again, "+
+			"but only since it was collected", "name", p.name)
+	}
+}
+
+// OK reports whether the reservation holds what was asked for: do the work only then. A nil Reservation is not OK.
+func (r *Reservation) OK() bool { return r.made() && r.result.Allowed }
+
 // Result returns the decision: the result of [Reservation.Results] closest to exhaustion, a dry run's only if
 // all are. It is zero for a nil Reservation.
 func (r *Reservation) Result() Result {
@@ -215,12 +247,19 @@ func (r *Reservation) Results() []Result {
 // [Policy.Reset] nothing is given back. If it took more, the difference is charged, and a limit may go into
 // debt by up to one burst. A window's debt ends with the window.
 //
-// A missing, superfluous or negative number is [ErrInvalidArgument], and changes nothing. A context that has
-// ended, or a closed limiter, changes nothing either. [ErrUnavailable] means that Redis did not answer: the
+// The context bounds only for how long Settle waits, as the client may have left. If it ends before, or has ended,
+// Settle returns its error and goes on in the background, for no longer than [WithTimeout]; [Limiter.Close] waits
+// for that.
+//
+// A missing, superfluous or negative number is [ErrInvalidArgument], as is a Reservation that is not OK, and
+// changes nothing. A closed limiter changes nothing either. [ErrUnavailable] means that Redis did not answer: the
 // estimate stands, or Redis settles it late. It is not tried again, as that could charge twice.
 func (r *Reservation) Settle(ctx context.Context, actual ...int) error {
-	if !r.made() {
+	switch {
+	case !r.made():
 		return errNotReserved
+	case !r.OK():
+		return errNotOK
 	}
 	var errs []error
 	if len(actual) != len(r.taken) {
@@ -239,19 +278,23 @@ func (r *Reservation) Settle(ctx context.Context, actual ...int) error {
 }
 
 func (r *Reservation) settle(ctx context.Context, actual []int64) error {
-	if err := r.limiter.engine.Ready(ctx); err != nil {
+	if err := r.limiter.engine.Ready(context.Background()); err != nil { // it is closed
 		return err
 	}
-	if r.settled.Swap(true) || !r.result.Allowed {
+	if r.settled.Swap(true) {
 		return nil
 	}
 	return errors.Join(r.limiter.engine.Settle(ctx, actual, r.taken)...)
 }
 
-// Cancel is Settle with 0 for each charge, then Release, also after an error.
+// Cancel is Settle with 0 for each charge, then Release, also after an error. It does nothing if the Reservation
+// is not OK.
 func (r *Reservation) Cancel(ctx context.Context) error {
-	if !r.made() {
+	switch {
+	case !r.made():
 		return errNotReserved
+	case !r.OK():
+		return nil
 	}
 	defer r.Release()
 	return r.settle(ctx, make([]int64, len(r.taken)))
@@ -262,9 +305,11 @@ func (r *Reservation) Release() {
 	if !r.made() || r.released.Swap(true) {
 		return
 	}
+	r.dropped.Stop()
 	for i := range r.taken {
 		r.limiter.engine.Release(&r.taken[i])
 	}
+	runtime.KeepAlive(r) // until it is stopped
 }
 
 // made reports whether the reservation was made by [ReserveAll].

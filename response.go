@@ -219,7 +219,7 @@ func detailOf(r Result, cost, floor int) string {
 	switch {
 	case r.Cause == CauseShare:
 		return httpfields.ShareDetail
-	case r.RetryAfter >= 0:
+	case r.RetryAfter != Never:
 		return ""
 	case r.Limit.Rate == 0 && r.Limit.InFlight == 0:
 		return httpfields.ProhibitedDetail

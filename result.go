@@ -58,6 +58,9 @@ func (c Cause) String() string {
 	return "unknown"
 }
 
+// Never is the RetryAfter if no waiting helps: who waits for it waits for 292 years.
+const Never time.Duration = math.MaxInt64
+
 // Result is one decision. With several limits, Limit, Remaining, RetryAfter and ResetAfter describe the limit
 // closest to exhaustion: in a denial the limit with the longest wait, else the limit with the fewest tokens.
 type Result struct {
@@ -66,7 +69,7 @@ type Result struct {
 	Limit      Limit         // as given; zero if the address is denied
 	Name       string        // of the policy; ends in "-c" for an [InFlight] limit
 	Remaining  int           // whole tokens left; math.MaxInt if unlimited
-	RetryAfter time.Duration // 0 if allowed; negative if no waiting helps
+	RetryAfter time.Duration // 0 if allowed; Never if no waiting helps
 	ResetAfter time.Duration // until the bucket is full again
 	Source     Source
 	Cause      Cause // why it is denied; 0 if allowed
@@ -93,7 +96,7 @@ func (r Result) MarshalJSON() ([]byte, error) {
 	if r.Remaining == math.MaxInt {
 		out.Remaining = nil
 	}
-	if *out.RetryAfter = r.RetryAfter.Seconds(); r.RetryAfter < 0 {
+	if *out.RetryAfter = r.RetryAfter.Seconds(); r.RetryAfter == Never {
 		out.RetryAfter = nil
 	}
 	return json.Marshal(out)
@@ -111,9 +114,8 @@ func (r Result) closerThan(s Result) bool {
 	case other && !own:
 		return !uncounted(r)
 	}
-	// As unsigned numbers, never is the longest wait.
-	if wait, other := uint64(r.RetryAfter), uint64(s.RetryAfter); wait != other {
-		return wait > other
+	if r.RetryAfter != s.RetryAfter {
+		return r.RetryAfter > s.RetryAfter
 	}
 	if r.Remaining != s.Remaining {
 		return r.Remaining < s.Remaining
@@ -137,7 +139,7 @@ func causeOf(set *rules.Set, a *engine.Answer) Cause {
 	switch {
 	case a.Allowed:
 		return 0
-	case a.RetryAfter < 0:
+	case a.RetryAfter == Never:
 		return CauseNever
 	case a.Banned:
 		return CauseBan

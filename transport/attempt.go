@@ -156,7 +156,7 @@ func (a *attempt) reserve(ctx context.Context) (err error) {
 		return &TooLateError{}
 	case err != nil || result.Allowed:
 		return err
-	case result.RetryAfter < 0:
+	case result.RetryAfter == ginlimit.Never:
 		return fmt.Errorf("%w: %s never allows %d at once", ginlimit.ErrInvalidArgument, result.Limit, a.n)
 	}
 	return &TooLateError{result.RetryAfter}
@@ -169,7 +169,7 @@ func (a *attempt) when(ctx context.Context) time.Duration {
 	if err == nil {
 		_ = r.Cancel(ctx) // there are some meanwhile
 	}
-	return max(0, r.Result().RetryAfter)
+	return r.Result().RetryAfter
 }
 
 // fail gives back what a request took, or its slot alone if it may have been sent.

@@ -75,12 +75,15 @@ func required(option string, missing bool) error {
 // TooLateError says that a request was not sent, as the policy would allow it only after the end of the
 // request's context, or in more than a day. It comes as a *TooLateError, and wraps [context.DeadlineExceeded].
 type TooLateError struct {
-	RetryAfter time.Duration // when the policy would allow it; 0 if nobody knows, as for a slot
+	RetryAfter time.Duration // when the policy would allow it; 0 if nobody knows, as for a slot; or [ginlimit.Never]
 }
 
 func (e *TooLateError) Error() string {
-	if e.RetryAfter == 0 {
+	switch e.RetryAfter {
+	case 0:
 		return "ginlimit: the limit did not allow the request before its context ended"
+	case ginlimit.Never:
+		return "ginlimit: the limit never allows the request"
 	}
 	return fmt.Sprintf("ginlimit: the limit allows the request only in %s, later than it waits",
 		e.RetryAfter.Round(time.Millisecond))

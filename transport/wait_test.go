@@ -131,3 +131,24 @@ func TestALeasedRequestWaitsForADayAtMost(t *testing.T) {
 		require.Zero(t, time.Since(start))
 	})
 }
+
+// TestARequestThatNothingWillAllow, as its limits have changed while it waited, hears so.
+func TestARequestThatNothingWillAllow(t *testing.T) {
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		limit := ginlimit.Limit{Rate: 1, Period: 36 * time.Hour}
+		client, policy := process(t, b.Redis, newPartner(nil), []ginlimit.PolicyOption{
+			ginlimit.WithLease(time.Second),
+			ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) {
+				defer func() { limit.Rate = 0 }()
+				return limitsOf(limit), nil
+			})})
+		limit.Rate = 1
+		testkit.Must(policy.Allow(t.Context(), "partner.example"))
+		limit.Rate = 1
+		_, err := get(t.Context(), client, url)
+		var late *transport.TooLateError
+		require.ErrorAs(t, err, &late)
+		require.Equal(t, ginlimit.Never, late.RetryAfter)
+		require.EqualError(t, late, "ginlimit: the limit never allows the request")
+	})
+}

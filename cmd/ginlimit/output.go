@@ -15,6 +15,8 @@ import (
 	"unicode"
 	"unicode/utf16"
 	"unicode/utf8"
+
+	"github.com/ginlimit/ginlimit"
 )
 
 // print prints a value as JSON, or as the text that a function writes.
@@ -126,7 +128,7 @@ func (t *tool) confirm(ctx context.Context, question string) error {
 // span returns a duration for people: to the millisecond below a minute, else to the second.
 func span(d time.Duration) string {
 	switch {
-	case d < 0:
+	case d == ginlimit.Never:
 		return "never"
 	case d < time.Minute:
 		return d.Round(time.Millisecond).String()

@@ -5,11 +5,13 @@
 // arithmetic. It knows no store, no key and no clock: the caller passes times in, in milliseconds.
 package bucket
 
+import "math"
+
 // MaxUnits is 2^53 - 1, the largest integer that a Lua number holds exactly.
 const MaxUnits = 1<<53 - 1
 
-// Never is the wait if no waiting makes a charge fit.
-const Never = -1
+// Never is the wait if no waiting makes a charge fit, in any unit.
+const Never = math.MaxInt64
 
 // Bucket is a limit, a ban or slots, in the integers that the scripts use.
 //

@@ -139,6 +139,7 @@ type Engine struct {
 	waits
 	background goroutine.Background
 	unreturned unreturned
+	abandoned  abandoned
 
 	ending
 }

@@ -191,7 +191,7 @@ func (m *member) judgeHere(l *local, set *rules.Set, takes bool, sent time.Time)
 		ask.scope, l.states, l.op.N, charges, fits, ask.Report, answer.Statuses[:0])
 	answer.Decided = true
 	answer.receipt.fill(sent, l.states)
-	if answer.RetryAfter < 0 && answer.Source == FromLocal && l.op.N <= ask.Set.Burst() {
+	if answer.RetryAfter == rules.Never && answer.Source == FromLocal && l.op.N <= ask.Set.Burst() {
 		answer.RetryAfter = set.RetryAfterPeriods(ask.scope, l.states, l.op.N)
 	}
 }

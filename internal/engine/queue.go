@@ -220,7 +220,7 @@ func (w *waiter) lacks() (l lack, waits bool) {
 		a := &w.Answers[i]
 		switch tooLate := w.tooLate(i); {
 		case !a.Decided || a.Allowed || a.RetryAfter == 0: // another Ask is denied
-		case a.RetryAfter < 0 || a.Banned && !w.endless || !w.Asks[i].queues():
+		case a.RetryAfter == rules.Never || a.Banned && !w.endless || !w.Asks[i].queues():
 			return lack{}, false
 		case at == none || tooLate && !late || tooLate == late && a.RetryAfter > w.Answers[at].RetryAfter:
 			at, late = i, tooLate

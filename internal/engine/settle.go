@@ -30,12 +30,36 @@ func (a *Answer) Charge(ask *Ask) Charge {
 }
 
 // Settle makes each charge as large as the work that was done, actual tokens, all at the same time: one
-// timeout is enough for all. It returns the errors.
+// timeout is enough for all. It returns the errors. If ctx ends before, or has ended, it returns the error of ctx;
+// the work goes on, and Close waits for it.
 func (e *Engine) Settle(ctx context.Context, actual []int64, charges []Charge) (errs []error) {
 	if len(charges) == 0 {
 		return nil
 	}
-	errs = atOnce(len(charges), func(i int) error { return e.settle(ctx, &charges[i], actual[i]) })
+	if !e.background.Begin() {
+		return []error{errClosed()}
+	}
+	defer e.background.Done()
+	if e.redis == nil || ctx.Done() == nil { // the caller waits anyway
+		errs = e.settleAll(ctx, actual, charges)
+	} else {
+		var all []error // is not read if the work goes on
+		err := e.background.Detached(ctx, e.Timeout+e.Timeout/10, func(ctx context.Context) {
+			all = e.settleAll(ctx, actual, charges)
+		})
+		if errs = []error{err}; err == nil {
+			errs = all
+		}
+	}
+	for i := range errs {
+		errs[i] = Unavailable(ctx, errs[i])
+	}
+	return errs
+}
+
+// settleAll is Settle of a caller that waits until the end. The errors are the store's.
+func (e *Engine) settleAll(ctx context.Context, actual []int64, charges []Charge) []error {
+	errs := atOnce(len(charges), func(i int) error { return e.settle(ctx, &charges[i], actual[i]) })
 	return slices.DeleteFunc(errs, func(err error) bool { return err == nil })
 }
 
@@ -84,10 +108,7 @@ func (e *Engine) correct(ctx context.Context, charge *Charge, op bucket.Op) erro
 	}
 	c := e.call(op, &charge.of, rules.Limits)
 	defer e.release(c)
-	if err := e.apply(ctx, c, !charge.tried); err != nil {
-		return Unavailable(ctx, err)
-	}
-	return nil
+	return e.apply(ctx, c, !charge.tried)
 }
 
 // returnOf returns the operation that gives back the last n of a charge's tokens, by the claims

@@ -146,7 +146,7 @@ func (d *several) lookAtRest(ctx context.Context, start time.Time) error {
 	defer rest.release()
 	most, _ := d.beside()
 	for i := range d.members {
-		if m := &d.members[i]; m.known && (m.answer.RetryAfter < 0 || d.e.denied.Looked(denial(m.call), most)) {
+		if m := &d.members[i]; m.known && (m.answer.RetryAfter == rules.Never || d.e.denied.Looked(denial(m.call), most)) {
 			return nil
 		}
 	}

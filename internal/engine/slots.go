@@ -16,10 +16,13 @@ const slotRetry = bucket.SlotRetry * time.Millisecond
 // HasSlot reports whether the decision took a slot.
 func (a *Answer) HasSlot() bool { return a.attempt > 0 }
 
+// HasSlot reports whether a slot was taken.
+func (c *Charge) HasSlot() bool { return c.attempt > 0 }
+
 // Release gives the slot of a charge back, if it holds one, without waiting for Redis. It is called
 // once.
 func (e *Engine) Release(charge *Charge) {
-	if charge.attempt == 0 {
+	if !charge.HasSlot() {
 		return
 	}
 	key := e.key(&charge.of)
@@ -116,6 +119,7 @@ func newsOf(c *dispatch.Call) inflight.News {
 
 // beginAttempt numbers a call's attempt to take a slot, if it makes one.
 func (e *Engine) beginAttempt(c *dispatch.Call, ask *Ask) {
+	e.releaseAbandoned()
 	if c.Op.Waits = ask.turn.Milliseconds(); c.Op.Charges > 0 {
 		c.Attempt = e.slots.Begin(c.Key)
 	} else {
@@ -166,11 +170,13 @@ func (e *Engine) report(ctx context.Context, updates []inflight.Update) (reached
 	if e.dropped.Load() {
 		return nil
 	}
+	e.releaseAbandoned()
 	return e.redis.Report(ctx, updates)
 }
 
 // closeSlots reports to Redis which slots were released, and that this engine ends.
 func (e *Engine) closeSlots() {
+	e.releaseAbandoned()
 	ctx, cancel := context.WithTimeout(context.Background(), e.Timeout)
 	defer cancel()
 	e.slots.Close(ctx)

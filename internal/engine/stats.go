@@ -21,6 +21,7 @@ type Stats struct {
 
 // Stats returns the current figures.
 func (e *Engine) Stats() Stats {
+	e.releaseAbandoned()
 	leases := e.leases.Stats()
 	s := Stats{
 		Denials: e.denied.Len(), Leases: leases.Keys, Leased: leases.Admitted,

@@ -78,7 +78,7 @@ func (e *Engine) Peek(ctx context.Context, asks []Ask, answers []Answer) error {
 				return err
 			}
 		}
-		if answers[i].RetryAfter < 0 {
+		if answers[i].RetryAfter == rules.Never {
 			return nil
 		}
 	}

@@ -83,7 +83,8 @@ func (w *waiter) retryAfter(l lack) time.Duration {
 	if at.IsZero() {
 		return slotRetry
 	}
-	return time.Duration(bucket.CeilDiv(int64(max(1, time.Until(at))), int64(time.Millisecond))) * time.Millisecond
+	wait := min(max(1, time.Until(at)), rules.Longest)
+	return time.Duration(bucket.CeilDiv(int64(wait), int64(time.Millisecond))) * time.Millisecond
 }
 
 // wait waits in lines until the request is allowed or waits no more. If it came into a line behind others,

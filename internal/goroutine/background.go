@@ -58,18 +58,19 @@ func Wait(all *sync.WaitGroup, timeout time.Duration) {
 	}
 }
 
-// Detached calls f within a timeout of its own. It returns early if ctx ends; f continues in the
-// background, and Close waits for it. Until Detached returns, f has the values of ctx. Work that
-// calls it must have begun.
-func (b *Background) Detached(ctx context.Context, timeout time.Duration, f func(context.Context)) {
+// Detached calls f within a timeout of its own. It returns early, with the error of ctx, if that ends; f
+// continues in the background, and Close waits for it. Until Detached returns, f has the values of ctx. Work
+// that calls it must have begun.
+func (b *Background) Detached(ctx context.Context, timeout time.Duration, f func(context.Context)) error {
 	b.all.Add(1)
 	within, cancel := context.WithTimeout(context.Background(), timeout)
 	borrowed := b.Borrow(within, ctx)
 	defer borrowed.End()
-	_, _ = Bounded(ctx, 0, func() (struct{}, error) {
+	_, err := Bounded(ctx, 0, func() (struct{}, error) {
 		defer b.all.Done()
 		defer cancel()
 		f(borrowed)
 		return struct{}{}, nil
 	})
+	return err
 }

@@ -5,6 +5,7 @@
 package httpfields
 
 import (
+	"math"
 	"strconv"
 	"time"
 	"unsafe"
@@ -79,9 +80,11 @@ func (f *Fields) Text(h map[string][]string, name, value string) {
 	f.next++
 }
 
-// Seconds returns a duration in whole seconds, rounded up, and 0 for a negative one.
+// Seconds returns a duration in whole seconds, rounded up, and 0 for the longest one: no waiting helps.
 func Seconds(d time.Duration) int64 {
-	d = max(d, 0)
+	if d == math.MaxInt64 {
+		return 0
+	}
 	n := int64(d / time.Second)
 	if d%time.Second > 0 {
 		n++

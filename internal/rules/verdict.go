@@ -7,8 +7,11 @@ import (
 	"github.com/ginlimit/ginlimit/internal/bucket"
 )
 
-// Never is the RetryAfter of what no waiting makes allowed.
-const Never time.Duration = -1
+// Never is the RetryAfter of what no waiting makes allowed: the longest wait.
+const Never time.Duration = bucket.Never
+
+// Longest is the longest wait that is not Never, 292 years.
+const Longest = Never / time.Millisecond * time.Millisecond
 
 // What a verdict is about, if it is about no resource.
 const (
@@ -33,9 +36,8 @@ type Verdict struct {
 // CloserThan reports whether a verdict is closer to exhaustion than another: of two denials the one
 // that lasts longer, else the one with fewer tokens left, else the one that is full later.
 func (v *Verdict) CloserThan(other *Verdict) bool {
-	// As unsigned numbers, Never is the longest wait.
-	if wait, others := uint64(v.RetryAfter), uint64(other.RetryAfter); wait != others {
-		return wait > others
+	if v.RetryAfter != other.RetryAfter {
+		return v.RetryAfter > other.RetryAfter
 	}
 	if v.Remaining != other.Remaining {
 		return v.Remaining < other.Remaining
@@ -139,10 +141,8 @@ func (s *Set) JudgeOf(scope Scope, found []bucket.State, n, charges int64, allow
 			share.restrict(&this, allowed)
 		}
 		if banned > 0 {
-			this.Banned, this.Remaining, this.ResetAfter = true, 0, max(this.ResetAfter, banned)
-			if this.RetryAfter >= 0 {
-				this.RetryAfter = max(this.RetryAfter, banned)
-			}
+			this.Banned, this.Remaining = true, 0
+			this.RetryAfter, this.ResetAfter = max(this.RetryAfter, banned), max(this.ResetAfter, banned)
 		}
 		// A slot is free again when a request ends: slots are closest if there is none, or nothing
 		// else.
@@ -198,10 +198,10 @@ func (t *tenantShare) restrict(v *Verdict, allowed bool) {
 		return
 	}
 	v.Remaining = min(v.Remaining, t.remaining)
-	if !allowed && v.RetryAfter >= 0 && t.retry > 0 && t.retry >= v.RetryAfter {
+	if !allowed && t.retry > 0 && t.retry >= v.RetryAfter {
 		v.RetryAfter, v.Shared = t.retry, true
 	}
-	if v.RetryAfter > 0 {
+	if v.RetryAfter > 0 && v.RetryAfter != Never {
 		v.BusyCost = t.busyCost
 	}
 	v.ResetAfter = max(v.ResetAfter, t.retry)
@@ -249,14 +249,11 @@ func appendStatus(statuses []Status, i int, b *bucket.Bucket, found, after bucke
 			status.Retry = duration(b.RetryAfter(after, n))
 		}
 	}
-	if denies && share.retry > 0 && status.More >= 0 {
+	if denies && share.retry > 0 {
 		status.Shared = share.retry >= duration(b.RetryAfter(after, n))
 		status.More = max(status.More, share.retry)
 		if report == ReportFull {
-			status.Reset = max(status.Reset, share.retry)
-			if status.Retry >= 0 {
-				status.Retry = max(status.Retry, share.retry)
-			}
+			status.Retry, status.Reset = max(status.Retry, share.retry), max(status.Reset, share.retry)
 		}
 	}
 	if banned > 0 {
@@ -307,7 +304,7 @@ func (s *Set) Regain(ahead, others, n int64) (d time.Duration) {
 		if b := &s.resources[i]; b.Flows() {
 			d = max(d, duration(bucket.CeilDiv(min(ahead, bucket.MaxUnits/b.Cost)*b.Cost, b.Drain)))
 		} else {
-			d = max(d, time.Duration((others+n-1)/max(1, b.Burst))*duration(b.Period))
+			d = max(d, duration(min((others+n-1)/max(1, b.Burst), bucket.MaxUnits/b.Period)*b.Period))
 		}
 	}
 	return d
@@ -322,13 +319,10 @@ func (s *Set) Banned(scope Scope, found []bucket.State) time.Duration {
 	return duration(max(ban.Level, ban.Wait))
 }
 
-// duration returns milliseconds as a Duration: Never for [bucket.Never], at most the longest one.
+// duration returns milliseconds as a Duration: Never for [bucket.Never] alone, else at most Longest.
 func duration(ms int64) time.Duration {
-	switch {
-	case ms < 0:
+	if ms == bucket.Never {
 		return Never
-	case ms > math.MaxInt64/int64(time.Millisecond):
-		return math.MaxInt64
 	}
-	return time.Duration(ms) * time.Millisecond
+	return time.Duration(min(ms, Longest.Milliseconds())) * time.Millisecond
 }

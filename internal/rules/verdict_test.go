@@ -25,7 +25,7 @@ func TestVerdictIsCloserThan(t *testing.T) {
 	}{
 		"an equal one":                    {1, 1, 2, 2, 3, 3, false, false},
 		"one with a shorter wait":         {2, 1, 5, 0, 0, 9, true, false},
-		"one that waiting helps":          {rules.Never, math.MaxInt64, 5, 0, 0, 9, true, false},
+		"one that waiting helps":          {rules.Never, rules.Never - 1, 5, 0, 0, 9, true, false},
 		"one that is allowed":             {1, 0, 5, 0, 0, 9, true, false},
 		"one with more tokens":            {1, 1, 2, 3, 0, 9, true, false},
 		"one that is full sooner":         {0, 0, 2, 2, 9, 8, true, false},
@@ -56,7 +56,7 @@ func TestStaticVerdictNeedsNoBucket(t *testing.T) {
 	verdict, _ := banOnly.Judge(rules.All, make([]bucket.State, 1), bucket.Op{Charges: 1, N: 3}, rules.ReportNone, nil)
 	require.Equal(t, uncounted, verdict)
 	verdict, _ = prohibiting.Static(rules.All, 3)
-	require.Equal(t, rules.Verdict{Resource: -2, RetryAfter: -1}, verdict)
+	require.Equal(t, rules.Verdict{Resource: -2, RetryAfter: rules.Never}, verdict)
 }
 
 // judged is a set of a token bucket that holds 10 for a second, a window of 5 per minute, a ban and
@@ -216,11 +216,12 @@ func TestLeasedVerdictIsOfTheTokensLeft(t *testing.T) {
 		{Remaining: 7, Full: 10, More: ms(50)}, {Remaining: 7, Full: 5, More: ms(400), Resource: 1}}, statuses)
 }
 
-func TestTimesAreAtMostTheLongestDuration(t *testing.T) {
+func TestTimesAreShorterThanNever(t *testing.T) {
 	t.Parallel()
-	const longest = math.MaxInt64 / 1_000_000 // milliseconds in a Duration
+	longest := rules.Longest.Milliseconds()
+	require.Less(t, rules.Longest, rules.Never)
 	for period, want := range map[int64]time.Duration{
-		longest: longest * time.Millisecond, longest + 1: math.MaxInt64, math.MaxInt64: math.MaxInt64,
+		longest: rules.Longest, longest + 1: rules.Longest, bucket.MaxUnits: rules.Longest, bucket.Never: rules.Never,
 	} {
 		require.Equal(t, want, newSet(newBucket(t, bucket.FixedWindow, "a", 1, period)).Window(0), "%d ms", period)
 	}

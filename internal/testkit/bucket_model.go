@@ -115,7 +115,7 @@ func (m *BucketModel) Take(key string, n, least int64, limits []ginlimit.Limit) 
 				r.RetryAfter = Millis(ceil(short.Quo(short, perMilli(l))))
 			}
 			if least > Burst(l) {
-				r.RetryAfter = -1
+				r.RetryAfter = ginlimit.Never
 			}
 		}
 		if granted > 0 {
@@ -134,10 +134,6 @@ func Closest(results []ginlimit.Result) ginlimit.Result {
 	best := results[0]
 	for _, r := range results[1:] {
 		switch {
-		case (r.RetryAfter < 0) != (best.RetryAfter < 0):
-			if r.RetryAfter < 0 {
-				best = r
-			}
 		case r.RetryAfter != best.RetryAfter:
 			if r.RetryAfter > best.RetryAfter {
 				best = r
@@ -152,7 +148,7 @@ func Closest(results []ginlimit.Result) ginlimit.Result {
 	}
 	switch {
 	case best.Allowed:
-	case best.RetryAfter < 0:
+	case best.RetryAfter == ginlimit.Never:
 		best.Cause = ginlimit.CauseNever
 	default:
 		best.Cause = ginlimit.CauseRate

@@ -24,7 +24,7 @@ func (q *ModelQuota) Take(now, n, least int64, l ginlimit.Limit) (r ginlimit.Res
 	switch {
 	case r.Allowed:
 	case least > int64(l.Rate):
-		r.RetryAfter = -1
+		r.RetryAfter = ginlimit.Never
 	default:
 		r.RetryAfter, retry = blocked, q.Used+least > int64(l.Rate)
 	}

@@ -153,7 +153,7 @@ func (r *tenantRow) check(got ginlimit.Result) error {
 	switch {
 	case !r.remaining.has(float64(got.Remaining)):
 		return fmt.Errorf("%d remain, want %s", got.Remaining, r.remaining)
-	case r.never != (got.RetryAfter < 0):
+	case r.never != (got.RetryAfter == ginlimit.Never):
 		return fmt.Errorf("retry after %s, never: %v", got.RetryAfter, r.never)
 	case !r.never && !r.retry.has(ms(got.RetryAfter)):
 		return fmt.Errorf("retry after %s, want %s ms (bucket %s, share %s)", got.RetryAfter, r.retry, r.bucket, r.share)

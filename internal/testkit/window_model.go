@@ -127,7 +127,7 @@ func (m *WindowModel) Take(key string, n, least int64, limits []ginlimit.Limit) 
 // wait returns how long until so many tokens can be taken.
 func (m *WindowModel) wait(w *ModelWindow, now, least int64, l ginlimit.Limit) time.Duration {
 	if least > int64(l.Rate) {
-		return -1
+		return ginlimit.Never
 	}
 	wait := max(0, w.Blocked-now)
 	if short := len(w.Taken) + int(least) - l.Rate; short > 0 {

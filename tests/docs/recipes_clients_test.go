@@ -29,7 +29,7 @@ func clientsRecipe(router *gin.Engine, limiter *ginlimit.Limiter) {
 			r := limits[0] // of the only limit
 			wait := r.ResetAfter
 			switch {
-			case r.RetryAfter < 0: // no waiting helps
+			case r.RetryAfter == ginlimit.Never:
 				h.Set("X-Should-Retry", "false")
 			case !r.Allowed:
 				wait = r.RetryAfter

@@ -188,8 +188,8 @@ func (d denial) wants(t *testing.T, l *testkit.Limiter, name string) {
 	require.Equal(t, d.cause, r.Cause, "%s: %s, %+v", name, r.Cause, r)
 	require.Equal(t, name+d.of, r.Name)
 	waits := d.cause != ginlimit.CauseNever && d.cause != ginlimit.CauseList
-	require.Equal(t, waits, r.RetryAfter > 0, "%s: %+v", name, r)
-	require.Equal(t, !waits, r.RetryAfter < 0, "%s: %+v", name, r)
+	require.Positive(t, r.RetryAfter, "%s: %+v", name, r)
+	require.Equal(t, !waits, r.RetryAfter == ginlimit.Never, "%s: %+v", name, r)
 }
 
 // TestCause: a denial says why, wherever it is decided.

@@ -1,7 +1,6 @@
 package limits_test
 
 import (
-	"context"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -157,14 +156,5 @@ func TestReservationsHoldASlot(t *testing.T) {
 		require.NoError(t, r.Cancel(t.Context()))
 		left(6)
 		require.Zero(t, b.Limiter.Stats().Slots)
-
-		r = reserve(t, p, 5, true)
-		ended, cancel := context.WithCancel(t.Context())
-		cancel()
-		require.ErrorIs(t, r.Cancel(ended), context.Canceled)
-		require.Zero(t, b.Limiter.Stats().Slots, "the slot is free all the same")
-		left(1)
-		require.NoError(t, r.Cancel(t.Context()))
-		left(6)
 	})
 }

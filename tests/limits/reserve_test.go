@@ -36,7 +36,7 @@ func TestSettle(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			testkit.OnEveryAlgorithm(t, func(t *testing.T, e testkit.Engine) {
 				r := e.Reserve(t, row.estimate, limit)
-				require.True(t, r.Result().Allowed)
+				require.True(t, r.OK())
 				require.Equal(t, 20-row.estimate, r.Result().Remaining)
 				require.NoError(t, r.Settle(t.Context(), row.actual))
 				if e.Frozen { // while the time went on by which what has drained is reckoned
@@ -64,11 +64,16 @@ func TestSettleChangesNothing(t *testing.T) {
 		limit := ginlimit.PerDay(20)
 		r := e.Reserve(t, 5, limit)
 		require.ErrorIs(t, r.Settle(t.Context(), -1), ginlimit.ErrInvalidArgument)
-		ended, cancel := context.WithCancel(t.Context())
-		cancel()
-		require.ErrorIs(t, r.Settle(ended, 3), context.Canceled)
 		require.Equal(t, 15, e.Left(t, limit))
 		require.NoError(t, r.Settle(t.Context(), 3))
+		require.Equal(t, 17, e.Left(t, limit))
+
+		denied := e.Reserve(t, 18, limit)
+		require.False(t, denied.OK())
+		require.ErrorIs(t, denied.Settle(t.Context(), 0), ginlimit.ErrInvalidArgument)
+		require.ErrorIs(t, denied.Settle(t.Context(), 20), ginlimit.ErrInvalidArgument)
+		require.NoError(t, denied.Cancel(t.Context()), "harmless")
+		denied.Release()
 		require.Equal(t, 17, e.Left(t, limit))
 
 		r = e.Reserve(t, 5, limit)
@@ -97,6 +102,7 @@ func TestReserveRefusesArguments(t *testing.T) {
 		require.ErrorIs(t, none.Settle(t.Context(), 1), ginlimit.ErrInvalidArgument)
 		require.ErrorIs(t, none.Cancel(t.Context()), ginlimit.ErrInvalidArgument)
 		none.Release()
+		require.False(t, none.OK())
 		require.Zero(t, none.Result())
 		require.Empty(t, none.Results())
 	}

@@ -138,7 +138,7 @@ func (r *rule) look(client string, n int, now time.Time) ginlimit.Result {
 	}
 	best := all[0]
 	for _, other := range all[1:] {
-		if best.Allowed || best.RetryAfter >= 0 && (other.RetryAfter > best.RetryAfter ||
+		if best.Allowed || (other.RetryAfter > best.RetryAfter ||
 			other.RetryAfter == best.RetryAfter && (other.Remaining < best.Remaining)) {
 			best = other
 		}
@@ -148,7 +148,7 @@ func (r *rule) look(client string, n int, now time.Time) ginlimit.Result {
 			best = all[0]
 		}
 		best.Allowed, best.Remaining = false, 0
-		if best.RetryAfter >= 0 {
+		if best.RetryAfter != ginlimit.Never {
 			best.RetryAfter, best.Cause = max(best.RetryAfter, b.ends.Sub(now)), ginlimit.CauseBan
 		}
 		best.ResetAfter = max(best.ResetAfter, b.ends.Sub(now))
@@ -273,7 +273,7 @@ func (p place) decide(wants []want, now time.Time, advance func(time.Duration)) 
 			}
 			if r := w.look(w.client, w.n, now); !r.Allowed {
 				all = append(all, w)
-				waits = waits && w.queue > 0 && r.RetryAfter >= 0 && r.Cause != ginlimit.CauseBan
+				waits = waits && w.queue > 0 && r.RetryAfter != ginlimit.Never && r.Cause != ginlimit.CauseBan
 				longest = max(longest, r.RetryAfter)
 			}
 		}
@@ -344,7 +344,7 @@ func (p place) tryDry(wants []want) map[string]ginlimit.Result {
 		case open:
 			r = ginlimit.Result{Allowed: w.n <= w.burst(), Source: ginlimit.FromOpen, Name: w.name}
 			if r.Granted = w.n; !r.Allowed {
-				r.Granted, r.RetryAfter = 0, -1
+				r.Granted, r.RetryAfter = 0, ginlimit.Never
 			}
 		case w.n == 0:
 			r.Allowed, r.RetryAfter, r.Cause = true, 0, 0

@@ -154,7 +154,7 @@ func TestResultAsJSON(t *testing.T) {
 		},
 		`{"allowed":false,"granted":0,"limit":"","name":"api","remaining":0,"retry_after":null,` +
 			`"reset_after":0,"source":"policy","cause":"list"}`: {
-			Name: "api", RetryAfter: -1, Source: ginlimit.FromPolicy, Cause: ginlimit.CauseList,
+			Name: "api", RetryAfter: ginlimit.Never, Source: ginlimit.FromPolicy, Cause: ginlimit.CauseList,
 		},
 	} {
 		text := testkit.Must(json.Marshal(r))
