@@ -30,13 +30,15 @@ func (a *Answer) Charge(ask *Ask) Charge {
 }
 
 // Settle makes each charge as large as the work that was done, actual tokens, all at the same time: one
-// timeout is enough for all. It returns the errors.
-func (e *Engine) Settle(ctx context.Context, actual []int64, charges []Charge) (errs []error) {
-	if len(charges) == 0 {
-		return nil
+// timeout is enough for all. An answer is decided if the charge was changed, and then says what is left of its
+// limits. It has failed if the charge could not be changed.
+func (e *Engine) Settle(ctx context.Context, actual []int64, charges []Charge) []Answer {
+	answers := make([]Answer, len(charges))
+	errs := atOnce(len(charges), func(i int) error { return e.settle(ctx, &charges[i], actual[i], &answers[i]) })
+	for i, err := range errs {
+		answers[i].Failed = err
 	}
-	errs = atOnce(len(charges), func(i int) error { return e.settle(ctx, &charges[i], actual[i]) })
-	return slices.DeleteFunc(errs, func(err error) bool { return err == nil })
+	return answers
 }
 
 // atOnce calls f for the numbers below n, all at the same time, for the first one in this goroutine. It returns
@@ -58,15 +60,15 @@ func atOnce(n int, f func(i int) error) []error {
 }
 
 // settle makes a charge one of actual tokens.
-func (e *Engine) settle(ctx context.Context, charge *Charge, actual int64) error {
+func (e *Engine) settle(ctx context.Context, charge *Charge, actual int64, left *Answer) error {
 	more := actual - charge.n
 	switch {
 	case more == 0 || !charge.hasBuckets():
 		return nil
 	case more > 0:
-		return e.correct(ctx, charge, bucket.Op{Verb: bucket.Charge, N: more})
+		return e.correct(ctx, charge, bucket.Op{Verb: bucket.Charge, N: more}, left)
 	}
-	return e.correct(ctx, charge, e.returnOf(charge, -more, (*receipt).claims))
+	return e.correct(ctx, charge, e.returnOf(charge, -more, (*receipt).claims), left)
 }
 
 // hasBuckets reports whether tokens were taken of buckets.
@@ -74,12 +76,13 @@ func (c *Charge) hasBuckets() bool {
 	return c.of.Set != nil && c.of.Set.Counts(rules.Limits) && c.source != FromOpen
 }
 
-// correct changes the buckets from which a charge was taken.
-func (e *Engine) correct(ctx context.Context, charge *Charge, op bucket.Op) error {
+// correct changes the buckets from which a charge was taken, and answers what is left of them.
+func (e *Engine) correct(ctx context.Context, charge *Charge, op bucket.Op, left *Answer) error {
 	if charge.source == FromLocal {
 		key := e.key(&charge.of)
 		op.Tenant = charge.of.Tenant
-		e.applyLocally(key, clientkey.Hash(key), charge.share.Buckets(rules.Limits), op)
+		states := e.applyLocally(key, clientkey.Hash(key), charge.share.Buckets(rules.Limits), op)
+		left.leave(charge.share, states, FromLocal)
 		return nil
 	}
 	c := e.call(op, &charge.of, rules.Limits)
@@ -87,7 +90,14 @@ func (e *Engine) correct(ctx context.Context, charge *Charge, op bucket.Op) erro
 	if err := e.apply(ctx, c, !charge.tried); err != nil {
 		return Unavailable(ctx, err)
 	}
+	left.leave(charge.of.Set, c.States, FromStore)
 	return nil
+}
+
+// leave sets an answer to what a change has left of limits.
+func (a *Answer) leave(set *rules.Set, left []bucket.State, source Source) {
+	a.Verdict, _ = set.JudgeOf(rules.Limits, left, 1, 0, true, rules.ReportNone, nil)
+	a.Decided, a.Source = true, source
 }
 
 // returnOf returns the operation that gives back the last n of a charge's tokens, by the claims
@@ -111,7 +121,7 @@ func (e *Engine) giveBack(ctx context.Context, charge *Charge) error {
 	if !charge.hasBuckets() {
 		return nil
 	}
-	return e.correct(ctx, charge, e.returnOf(charge, charge.n, (*receipt).claimsAtOnce))
+	return e.correct(ctx, charge, e.returnOf(charge, charge.n, (*receipt).claimsAtOnce), new(Answer))
 }
 
 // minLate is how late Redis may do what it is asked, at least, where a short period bounds that.

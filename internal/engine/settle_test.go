@@ -19,10 +19,15 @@ func settling(client string, set *rules.Set) engine.Ask {
 	return one
 }
 
-// settle makes each of the charges one of so many tokens.
-func settle(t *testing.T, e *engine.Engine, actual int64, charges ...engine.Charge) []error {
+// settle makes each of the charges one of so many tokens, and returns why it could not.
+func settle(t *testing.T, e *engine.Engine, actual int64, charges ...engine.Charge) (errs []error) {
 	t.Helper()
-	return e.Settle(t.Context(), slices.Repeat([]int64{actual}, len(charges)), charges)
+	for _, a := range e.Settle(t.Context(), slices.Repeat([]int64{actual}, len(charges)), charges) {
+		if a.Failed != nil {
+			errs = append(errs, a.Failed)
+		}
+	}
+	return errs
 }
 
 // TestAWindowThatMayBeOverGetsNothingBack: Redis' clock may be faster, this process' own is not.
@@ -81,9 +86,11 @@ func TestChargesAreSettledAtTheSameTime(t *testing.T) {
 		}
 		b.Delay.Store(int64(10 * ms))
 		start := time.Now()
-		require.Empty(t, e.Settle(t.Context(), []int64{3, 9, 0}, charges))
+		answers := e.Settle(t.Context(), []int64{3, 9, 0}, charges)
 		require.Less(t, time.Since(start), 21*ms)
 		for i, want := range []int64{7, 1, 10} {
+			require.NoError(t, answers[i].Failed)
+			require.EqualValues(t, want, answers[i].Remaining)
 			require.EqualValues(t, want, left(t, e, asks[i]), "each by its own amount")
 		}
 		b.Delay.Store(int64(time.Second))

@@ -15,11 +15,12 @@
 --                    several, then the runs of charges in order: for each a byte, which is one less than
 --                    the tenant's number, and two bytes, how many. A lone tenant has all charges
 --
--- Reply: a list, first the level found, of a charge and a return the level left. Then, as they were before the call
+-- Reply: a list. Of a change, and of a take first, the level found. Then, as they were before the call
 --   for each tenant 1 + 1024 × finish + the weight by which it holds something; 0 if it holds nothing
 --   the sum of each tenant's weight × finish, and the sum of the weights
 --   unless all charges were made, for each tenant the milliseconds until one more charge fits its share
 --     after this call, 0 if it does or if its last charges in this call were made
+-- Of a charge and a return all is as it is after the call.
 --
 -- State: beside the bucket (see script.lua) two keys.
 --   what is held, a hash
@@ -193,7 +194,6 @@ else -- make the charges that fit, in order; or the other change
     if not takes then
       after = change(min(level, floor(holds * cost / parts + 0.5)))
       if f and after < level then w = held[j] end -- only a charge gives it another weight
-      if ARGV[1] == 'charge' or ARGV[1] == 'return' then reply[1] = after end
     elseif denied[j] ~= level then -- else it is denied again
       local made = wanted
       if level + made * charge > most then made = floor((most - level) / charge) end
@@ -286,6 +286,9 @@ elseif level ~= found or (gone or raised) and not void then
     call('PEXPIRE', key, format('%d', lasts + more))
     if least > 0 then call('PEXPIRE', bounds, format('%d', lasts + 2 * more)) end
   end
+end
+if ARGV[1] == 'charge' or ARGV[1] == 'return' then
+  return {level, finish[1] and 1 + 1024 * finish[1] + held[1] or 0, sum, weights}
 end
 if not takes or not denied then return reply end
 
