@@ -55,7 +55,9 @@ func ways() map[string]way {
 	}
 	with := func(e ginlimit.Event, edit func(*ginlimit.Event)) ginlimit.Event { edit(&e); return e }
 	costs := func(n int) func(*ginlimit.Event) { return func(e *ginlimit.Event) { e.Cost = n } }
-	because := func(reason ginlimit.Reason) func(*ginlimit.Event) { return func(e *ginlimit.Event) { e.Reason = reason } }
+	because := func(reason ginlimit.Reason) func(*ginlimit.Event) {
+		return func(e *ginlimit.Event) { e.Reason = reason }
+	}
 	skipped := ginlimit.Event{Outcome: ginlimit.OutcomeSkipped, Allowed: true, Source: ginlimit.FromPolicy}
 	listed := ginlimit.Event{Outcome: ginlimit.OutcomeDenied, Source: ginlimit.FromPolicy, Cause: ginlimit.CauseList}
 	ended := func(r *http.Request) {

@@ -51,7 +51,9 @@ func (e *events) untimed() []ginlimit.Event {
 // TestASettlementMakesAnEvent of what the work took and of what is left, after the Event of the decision.
 func TestASettlementMakesAnEvent(t *testing.T) {
 	t.Parallel()
-	refund := func(back bool) ginlimit.PolicyOption { return ginlimit.WithRefund(func(*gin.Context) bool { return back }) }
+	refund := func(back bool) ginlimit.PolicyOption {
+		return ginlimit.WithRefund(func(*gin.Context) bool { return back })
+	}
 	for name, row := range map[string]struct {
 		option          ginlimit.PolicyOption
 		used            string
