@@ -90,25 +90,25 @@ func (o *observation) record(ctx context.Context, outcome Outcome, n int, allowe
 
 // settle makes charges what the work took, and tells observers what is left: a function returns the part of a
 // decision whose charge it is. It returns the errors.
-func (l *Limiter) settle(ctx context.Context, actual []int64, charges []engine.Charge, of func(i int) *part) (errs []error) {
+func (l *Limiter) settle(ctx context.Context, actual []int64, charges []engine.Charge, of func(i int) *part) []error {
 	began := time.Now()
-	for i, a := range l.engine.Settle(ctx, actual, charges) {
-		t := of(i)
-		switch {
-		case a.Failed != nil:
-			errs = append(errs, a.Failed)
-			continue
-		case l.observers == nil || t.phase != settled: // a dry run without a decision has no charge
-			continue
+	return l.engine.Settle(ctx, actual, charges, func(ctx context.Context, answers []engine.Answer) {
+		for i := range answers {
+			if t, a := of(i), &answers[i]; l.observers != nil && t.phase == settled && a.Failed == nil {
+				t.recordSettled(ctx, began, actual[i], a)
+			}
 		}
-		r := t.result
-		if a.Decided {
-			r = t.limits.result(l.engine, &a)
-		}
-		o := observation{l.observers, began, Event{Name: t.policy.name, DryRun: t.policy.dryRun}, t.client}
-		o.record(ctx, OutcomeSettled, int(actual[i]), true, r, failure{})
+	})
+}
+
+// recordSettled tells observers that a charge was settled.
+func (t *part) recordSettled(ctx context.Context, began time.Time, actual int64, left *engine.Answer) {
+	p, r := t.policy, t.result
+	if left.Decided {
+		r = t.limits.result(p.limiter.engine, left)
 	}
-	return errs
+	o := observation{p.limiter.observers, began, Event{Name: p.name, DryRun: p.dryRun}, t.client}
+	o.record(ctx, OutcomeSettled, int(actual), true, r, failure{})
 }
 
 // outcomeOf returns the Outcome of a decision, or of an error on the way to it.

@@ -30,15 +30,21 @@ func (a *Answer) Charge(ask *Ask) Charge {
 }
 
 // Settle makes each charge as large as the work that was done, actual tokens, all at the same time: one
-// timeout is enough for all. An answer is decided if the charge was changed, and then says what is left of its
-// limits. It has failed if the charge could not be changed.
-func (e *Engine) Settle(ctx context.Context, actual []int64, charges []Charge) []Answer {
+// timeout is enough for all. It returns the errors. Before, it calls a function with an answer to each charge: it
+// is decided if the charge was changed, and then says what is left of its limits; it has failed if the charge
+// could not be changed.
+func (e *Engine) Settle(ctx context.Context, actual []int64, charges []Charge,
+	settled func(context.Context, []Answer)) (errs []error) {
+	if len(charges) == 0 {
+		return nil
+	}
 	answers := make([]Answer, len(charges))
-	errs := atOnce(len(charges), func(i int) error { return e.settle(ctx, &charges[i], actual[i], &answers[i]) })
+	errs = atOnce(len(charges), func(i int) error { return e.settle(ctx, &charges[i], actual[i], &answers[i]) })
 	for i, err := range errs {
 		answers[i].Failed = err
 	}
-	return answers
+	settled(ctx, answers)
+	return slices.DeleteFunc(errs, func(err error) bool { return err == nil })
 }
 
 // atOnce calls f for the numbers below n, all at the same time, for the first one in this goroutine. It returns
