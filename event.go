@@ -2,26 +2,26 @@ package ginlimit
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/ginlimit/ginlimit/internal/engine"
 )
 
-// Event is one decision, for metrics and logs. It omits the key.
+// Event is one decision or settlement, for metrics and logs. It omits the key.
 type Event struct {
-	Name      string        // of the policy
-	Outcome   Outcome       // what happened; in a dry run, what would have
-	DryRun    bool          // of a policy [WithDryRun]
-	Allowed   bool          // the request passes; in a dry run: would pass
-	Limit     Limit         // the one closest to exhaustion; the zero Limit if no limit was checked
-	Remaining int           // whole tokens left in it; math.MaxInt if unlimited
-	Source    Source        // where the decision was made; FromPolicy if no limit was checked, and without a decision
-	Cause     Cause         // why the request is denied; 0 if it is not
-	Cost      int           // tokens requested
-	Duration  time.Duration // of the decision; of a [Policy.Wait], the whole wait
-	Waited    time.Duration // the part of Duration spent waiting for tokens or a slot (see [WithQueue])
-	Reason    string        // why Redis did not decide, or why there is no decision: see docs/operations.md; else ""
+	Name       string        // of the policy
+	Outcome    Outcome       // what happened; in a dry run, what would have
+	DryRun     bool          // of a policy [WithDryRun]
+	Allowed    bool          // the request passes; in a dry run: would pass
+	Limit      Limit         // the one closest to exhaustion; the zero Limit if no limit was checked
+	Remaining  int           // whole tokens left in it; math.MaxInt if unlimited
+	ResetAfter time.Duration // until it is full again
+	Source     Source        // where the decision was made; FromPolicy if no limit was checked, and without a decision
+	Cause      Cause         // why the request is denied; 0 if it is not
+	Cost       int           // tokens requested; of a settlement, what the work took
+	Duration   time.Duration // of the decision; of a [Policy.Wait], the whole wait
+	Waited     time.Duration // the part of Duration spent waiting for tokens or a slot (see [WithQueue])
+	Reason     Reason        // why Redis did not decide, or why there is no decision; else ""
 }
 
 // Outcome is what happened to a request. Later versions may add others.
@@ -32,10 +32,12 @@ const (
 	OutcomeDenied                 // see Cause
 	OutcomeSkipped                // it was not counted: see [WithSkip] and [WithAllowList]
 	OutcomeFailed                 // there is no decision: see Reason
+	OutcomeSettled                // no decision, but what became of an allowed request's charge: see [WithObserver]
 )
 
 var outcomeNames = [...]string{
 	OutcomeAllowed: "allowed", OutcomeDenied: "denied", OutcomeSkipped: "skipped", OutcomeFailed: "failed",
+	OutcomeSettled: "settled",
 }
 
 // String returns the outcome in lower case, as a metric's label, or "unknown".
@@ -56,46 +58,6 @@ type observation struct {
 
 // observer is a function of [WithClientObserver], or one that leaves the client out.
 type observer = func(ctx context.Context, e Event, client string)
-
-// The functions of the application whose errors are reasons why there is no decision.
-const (
-	fromKeyFunc   = "key_func"
-	fromLimitFunc = "limit_func"
-)
-
-// failure is why Redis did not decide, or why there is no decision.
-type failure struct {
-	err    error  // that there is no decision
-	store  error  // what the store said last that did not decide
-	origin string // of err, if that is a function of the application
-}
-
-// reason returns the Event's Reason of a decision, or of an error. The context is the caller's.
-func (f failure) reason(ctx context.Context, r Result) string {
-	switch {
-	case f.err == nil && r.Source != FromLocal && r.Source != FromOpen:
-		return "" // an earlier try of a Wait may have failed
-	case f.err == nil:
-		return engine.Reason(f.store)
-	case errors.Is(f.err, ErrNoKey):
-		return "no_key"
-	case errors.Is(f.err, ErrBadRequest):
-		return "bad_request"
-	case errors.Is(f.err, ErrUnknownClient):
-		return "unknown_client"
-	case errors.Is(f.err, ErrInvalidArgument):
-		return "invalid_argument"
-	case errors.Is(f.err, ErrUnavailable) && f.origin == "":
-		return engine.Reason(f.err)
-	case f.origin != "" && ctx.Err() == nil: // it may wrap ErrUnavailable of Plans, or the end of a context of its own
-		return f.origin
-	case errors.Is(f.err, context.Canceled):
-		return "canceled"
-	case errors.Is(f.err, context.DeadlineExceeded):
-		return "deadline"
-	}
-	return f.origin
-}
 
 // observe begins an Event of the policy about a client, for each of the observers.
 func (p *Policy) observe(client string) observation {
@@ -119,10 +81,34 @@ func (o *observation) record(ctx context.Context, outcome Outcome, n int, allowe
 	}
 	o.event.Duration = time.Since(o.start)
 	o.event.Outcome, o.event.Cost, o.event.Allowed = outcome, n, allowed
-	o.event.Limit, o.event.Remaining, o.event.Source, o.event.Cause = r.Limit, r.Remaining, r.Source, r.Cause
+	o.event.Limit, o.event.Remaining, o.event.ResetAfter = r.Limit, r.Remaining, r.ResetAfter
+	o.event.Source, o.event.Cause = r.Source, r.Cause
 	for _, observe := range o.observers {
 		observe(ctx, o.event, o.client)
 	}
+}
+
+// settle makes charges what the work took, and tells observers what is left: a function returns the part of a
+// decision whose charge it is. It returns the errors.
+func (l *Limiter) settle(ctx context.Context, actual []int64, charges []engine.Charge, of func(i int) *part) []error {
+	began := time.Now()
+	return l.engine.Settle(ctx, actual, charges, func(ctx context.Context, answers []engine.Answer) {
+		for i := range answers {
+			if t, a := of(i), &answers[i]; l.observers != nil && t.phase == settled && a.Failed == nil {
+				t.recordSettled(ctx, began, actual[i], a)
+			}
+		}
+	})
+}
+
+// recordSettled tells observers that a charge was settled.
+func (t *part) recordSettled(ctx context.Context, began time.Time, actual int64, left *engine.Answer) {
+	p, r := t.policy, t.result
+	if left.Decided {
+		r = t.limits.result(p.limiter.engine, left)
+	}
+	o := observation{p.limiter.observers, began, Event{Name: p.name, DryRun: p.dryRun}, t.client}
+	o.record(ctx, OutcomeSettled, int(actual), true, r, failure{})
 }
 
 // outcomeOf returns the Outcome of a decision, or of an error on the way to it.

@@ -157,9 +157,14 @@ func ExampleWithDryRun() {
 func ExampleWithObserver() {
 	router, rdb, stop := exampleServer()
 	defer stop()
-	var outcomes [ginlimit.OutcomeFailed + 1]atomic.Int64
+	var allowed, denied atomic.Int64
 	limiter, err := ginlimit.NewLimiter(rdb, ginlimit.WithObserver(func(_ context.Context, e ginlimit.Event) {
-		outcomes[e.Outcome].Add(1) // and e.Name, e.Limit, e.Cost, e.Duration
+		switch e.Outcome { // and e.Name, e.Limit, e.Cost, e.Duration
+		case ginlimit.OutcomeAllowed:
+			allowed.Add(1)
+		case ginlimit.OutcomeDenied:
+			denied.Add(1)
+		}
 	}))
 	if err != nil {
 		panic(err)
@@ -170,8 +175,7 @@ func ExampleWithObserver() {
 	for range 3 {
 		request(router, "GET", "/", "203.0.113.7")
 	}
-	fmt.Println(outcomes[ginlimit.OutcomeAllowed].Load(), outcomes[ginlimit.OutcomeDenied].Load(),
-		limiter.Stats().LostServers)
+	fmt.Println(allowed.Load(), denied.Load(), limiter.Stats().LostServers)
 	// Output:
 	// GET / 200 remaining 1
 	// GET / 200 remaining 0

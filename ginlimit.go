@@ -203,7 +203,7 @@ func (n *nameSet[T]) take(name string, made T, taken, full string, faults []erro
 // Transition is a change of a circuit breaker's state.
 type Transition struct {
 	To     string // "open", "half_open" or "closed"
-	Reason string // what has opened it, as in [Event].Reason; "" if it has not opened
+	Reason Reason // what has opened it; "" if it has not opened
 }
 
 // Stats are the figures of a limiter. Batches, Decisions, Leased and Transitions count from when it was made.
@@ -242,7 +242,7 @@ func (l *Limiter) Stats() Stats {
 		if s.Transitions == nil {
 			s.Transitions = map[Transition]uint64{}
 		}
-		s.Transitions[Transition(t)] = n
+		s.Transitions[Transition{t.To, Reason(t.Reason)}] = n
 	}
 	return s
 }

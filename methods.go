@@ -75,7 +75,7 @@ func (p *Policy) observed(ctx context.Context, client string, n int) (*question,
 	o := p.observe(client)
 	q, err := p.ask(ctx, client, n)
 	if err != nil && client != "" && n > 0 && p.checkTenant() == nil {
-		o.record(ctx, OutcomeFailed, n, false, Result{}, failure{err: err, origin: fromLimitFunc})
+		o.record(ctx, OutcomeFailed, n, false, Result{}, failure{err: err, origin: ReasonLimitFunc})
 	}
 	if err != nil {
 		return nil, err

@@ -287,8 +287,9 @@ func WithKeySecret(secret []byte) LimiterOption {
 // WithObserver calls f with an [Event] for each request, and for each call of a method that takes tokens.
 // Several observers may be given. [AllOf] makes an Event for each policy that decided; if they deny the
 // request, for each policy that denies. A [Policy.Wait] makes one Event, at its end; an invalid argument
-// makes none. f runs in the caller's goroutine before the answer, so it must not wait. If f panics, so does
-// the request.
+// makes none. A settlement of what was taken makes another Event, of [OutcomeSettled], which no metric should
+// count as a decision. f runs in the caller's goroutine before the answer, so it must not wait. If f panics, so
+// does the request.
 func WithObserver(f func(context.Context, Event)) LimiterOption {
 	return limiterSetting{"WithObserver", func(c *config) {
 		c.require(f != nil, "WithObserver: the function is nil")

@@ -87,10 +87,11 @@ func WithRefund(f func(*gin.Context) bool) Option {
 	}}
 }
 
-// WithSettle sets the function that returns how many tokens a request really took, at least 0. The request
-// first takes its cost, as an estimate (see [WithCost]). f is called after the handlers that follow, even if
-// one panics; then the status is 500, unless the response has begun. The difference is given back or charged:
-// see [Reservation.Settle]. Negative numbers and Redis' errors change nothing and go to the context's Errors.
+// WithSettle sets the function that returns how many tokens a request really took, or a negative number if that
+// is not known. The request first takes its cost, as an estimate (see [WithCost]), which stands if it is not
+// known. f is called after the handlers that follow, even if one panics; then the status is 500, unless the
+// response has begun. The difference is given back or charged: see [Reservation.Settle]. Redis' errors change
+// nothing and go to the context's Errors.
 func WithSettle(f func(*gin.Context) int) Option {
 	return setting{"WithSettle", func(c *config) {
 		if c.require(f != nil, "WithSettle: the function is nil") {

@@ -137,7 +137,7 @@ func (t *part) bypass(c *gin.Context, s *requestState) (over bool) {
 			if !p.dryRun {
 				s.address = nil
 			}
-			t.fail(c, s, failure{err: unreadable(address.text), origin: fromKeyFunc})
+			t.fail(c, s, failure{err: unreadable(address.text), origin: ReasonKeyFunc})
 			return !p.dryRun
 		case p.exempts.allowed.Contains(address.addr) && p.trust.MayAllow(c, p.limiter.logger, p.name):
 			listed = true
@@ -209,7 +209,7 @@ func (t *part) identify(c *gin.Context, s *requestState) (why failure) {
 	}
 	t.findKey(c, s)
 	if t.keyErr != nil {
-		return failure{err: t.keyErr, origin: fromKeyFunc}
+		return failure{err: t.keyErr, origin: ReasonKeyFunc}
 	}
 	return failure{}
 }
@@ -222,12 +222,12 @@ func (t *part) prepare(c *gin.Context, s *requestState, found []foundLimits, i i
 	}
 	var err error
 	if t.limits, err = t.findLimits(c.Request.Context(), found, i); err != nil {
-		return ask, failure{err: err, origin: fromLimitFunc}
+		return ask, failure{err: err, origin: ReasonLimitFunc}
 	}
 	ask = p.askFor(t.client, t.limits, t.n)
 	tenant, err := p.tenantOfRequest(c)
 	if err != nil {
-		return ask, failure{err: err, origin: fromKeyFunc}
+		return ask, failure{err: err, origin: ReasonKeyFunc}
 	}
 	if t.limits.rules.Divided() {
 		ask.Tenant = tenant
@@ -296,11 +296,13 @@ func (t *part) settles() bool {
 // serveSettling serves the request, and settles what was taken for it to what it really took.
 func (s *requestState) serveSettling(c *gin.Context) {
 	served := false
-	var taken []engine.Charge
+	var parts []*part
+	var charges []engine.Charge
 	var actual []int64
 	defer func() { // all at the same time; not recover, which would hide where a panic came from
 		ctx := context.WithoutCancel(c.Request.Context()) // its client may be gone
-		for _, err := range s.engine().Settle(ctx, actual, taken) {
+		limiter, of := s.parts[0].policy.limiter, func(i int) *part { return parts[i] }
+		for _, err := range limiter.settle(ctx, actual, charges, of) {
 			_ = c.Error(err) // for the application's log; it returns what it was given
 		}
 	}()
@@ -313,13 +315,8 @@ func (s *requestState) serveSettling(c *gin.Context) {
 			if !served && !c.Writer.Written() {
 				c.Status(http.StatusInternalServerError)
 			}
-			n := t.policy.asks.settle(c, t.n)
-			if n < 0 {
-				_ = c.Error(fmt.Errorf("%w: settled with %d tokens; want at least 0", ErrInvalidArgument, n))
-				return
-			}
-			if t.answer.Source != engine.FromStatic {
-				taken, actual = append(taken, t.answer.Charge(t.ask)), append(actual, int64(n))
+			if n := t.policy.asks.settle(c, t.n); n >= 0 { // else it is not known, and the estimate stands
+				parts, charges, actual = append(parts, t), append(charges, t.answer.Charge(t.ask)), append(actual, int64(n))
 			}
 		}()
 	}

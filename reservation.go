@@ -29,6 +29,7 @@ type Charge struct {
 // use it.
 type Reservation struct {
 	limiter  *Limiter
+	parts    []part // of the charges
 	result   Result
 	results  []Result
 	taken    []engine.Charge // one for each charge; the zero Charge is nothing
@@ -158,7 +159,7 @@ func (d *decision) charge(ctx context.Context, charges []Charge) error {
 		t.limits, err = t.findLimits(ctx, found, i)
 		p.warnNoClient(ctx, c.Client)
 		if err != nil {
-			d.record(ctx, t, OutcomeFailed, false, failure{err: err, origin: fromLimitFunc})
+			d.record(ctx, t, OutcomeFailed, false, failure{err: err, origin: ReasonLimitFunc})
 			if !t.dry {
 				return err
 			}
@@ -176,7 +177,7 @@ func (d *decision) charge(ctx context.Context, charges []Charge) error {
 // hold fills in what was decided and taken. If the request is denied, only dry runs have taken anything, of
 // which the tokens stay taken.
 func (r *Reservation) hold(d *decision) {
-	r.results, r.taken = r.one.results[:0], r.one.taken[:]
+	r.parts, r.results, r.taken = d.parts, r.one.results[:0], r.one.taken[:]
 	if len(d.parts) > 1 {
 		r.taken = make([]engine.Charge, len(d.parts))
 	}
@@ -284,7 +285,7 @@ func (r *Reservation) settle(ctx context.Context, actual []int64) error {
 	if r.settled.Swap(true) {
 		return nil
 	}
-	return errors.Join(r.limiter.engine.Settle(ctx, actual, r.taken)...)
+	return errors.Join(r.limiter.settle(ctx, actual, r.taken, func(i int) *part { return &r.parts[i] })...)
 }
 
 // Cancel is Settle with 0 for each charge, then Release, also after an error. It does nothing if the Reservation

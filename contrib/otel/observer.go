@@ -209,7 +209,7 @@ func (o *Observer) report(_ context.Context, to metric.Observer) error {
 	for t, n := range transitions {
 		attributes := []attribute.KeyValue{BreakerStateKey.String(t.To)}
 		if t.Reason != "" {
-			attributes = append(attributes, ErrorTypeKey.String(t.Reason))
+			attributes = append(attributes, ErrorTypeKey.String(string(t.Reason)))
 		}
 		to.ObserveInt64(o.transitions, int64(n), metric.WithAttributes(attributes...))
 	}
@@ -231,8 +231,11 @@ func (o *Observer) report(_ context.Context, to metric.Observer) error {
 //
 // If several policies decide on one request, the span has the attributes of the last decision. A
 // denial ends a request, so that is the denial; in a dry run the request goes on. The metrics
-// count each decision. A span that does not record is left alone.
+// count each decision. A span that does not record is left alone, and a settlement is no decision.
 func (o *Observer) Observe(ctx context.Context, e ginlimit.Event) {
+	if e.Outcome == ginlimit.OutcomeSettled {
+		return
+	}
 	common := []attribute.KeyValue{
 		PolicyKey.String(strings.ToValidUTF8(e.Name, "\uFFFD")), // or OTLP exporters fail
 		OutcomeKey.String(e.Outcome.String()), SourceKey.String(e.Source.String()), DryRunKey.Bool(e.DryRun)}
@@ -244,14 +247,14 @@ func (o *Observer) Observe(ctx context.Context, e ginlimit.Event) {
 			}
 		}
 		// all, so that none is of an earlier decision
-		span.SetAttributes(append(slices.Clip(common), CauseKey.String(e.Cause.String()), ReasonKey.String(e.Reason),
+		span.SetAttributes(append(slices.Clip(common), CauseKey.String(e.Cause.String()), ReasonKey.String(string(e.Reason)),
 			LimitKey.String(limit), RemainingKey.Int(remaining))...)
 	}
 	if e.Cause != 0 {
 		common = append(common, CauseKey.String(e.Cause.String()))
 	}
 	if e.Reason != "" {
-		common = append(common, ErrorTypeKey.String(e.Reason))
+		common = append(common, ErrorTypeKey.String(string(e.Reason)))
 	}
 	if e.Waited > 0 {
 		o.waited.Add(ctx, e.Waited.Seconds(), metric.WithAttributes(common[0])) // the policy

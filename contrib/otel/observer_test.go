@@ -240,6 +240,20 @@ func TestFaultsOfTheMeterProvider(t *testing.T) {
 	require.NoError(t, observer.Unregister())
 }
 
+// TestASettlementIsNoDecision: it is not counted, and the span keeps the attributes of the decision.
+func TestASettlementIsNoDecision(t *testing.T) {
+	observer, reader := newObserver(t)
+	provider, spans := newTracer(t)
+	ctx, span := provider.Tracer("test").Start(t.Context(), "request")
+	observer.Observe(ctx, ginlimit.Event{Name: "p", Outcome: ginlimit.OutcomeSettled, Allowed: true, Cost: 3})
+	span.End()
+	require.Empty(t, spans.GetSpans()[0].Attributes)
+	values, _ := collected(t, reader)
+	for metric := range values {
+		require.NotContains(t, metric, "ginlimit.decision")
+	}
+}
+
 func TestPlansAndWaits(t *testing.T) {
 	rdb, _ := connect(t)
 	observer, reader := newObserver(t)
@@ -290,7 +304,7 @@ func TestReadmeNamesEveryWord(t *testing.T) {
 	t.Parallel()
 	text := testkit.Must(os.ReadFile("README.md"))
 	for key, words := range map[attribute.Key][]string{
-		ginlimitotel.OutcomeKey: named(ginlimit.OutcomeAllowed), ginlimitotel.SourceKey: named(ginlimit.FromRedis),
+		ginlimitotel.OutcomeKey: named(ginlimit.OutcomeAllowed)[:ginlimit.OutcomeSettled], ginlimitotel.SourceKey: named(ginlimit.FromRedis),
 		ginlimitotel.CauseKey: named(ginlimit.CauseRate),
 	} {
 		line := regexp.MustCompile("(?m)^\\| `" + regexp.QuoteMeta(string(key)) + "` \\|.*$").FindString(string(text))

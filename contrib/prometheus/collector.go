@@ -29,8 +29,10 @@ var durations = []float64{10e-6, 25e-6, 50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5
 
 // openings are the usual reasons why a breaker opens. Their counters begin with 0: Prometheus sees
 // no increase of one that was not there before.
-var openings = []string{"late", "connection_refused", "unknown_host", "tls", "network", "pool", "client", "reply",
-	"CLUSTERDOWN", "ERR", "LOADING", "MASTERDOWN", "NOAUTH", "WRONGPASS"}
+var openings = []ginlimit.Reason{ginlimit.ReasonLate, ginlimit.ReasonConnectionRefused, ginlimit.ReasonUnknownHost,
+	ginlimit.ReasonTLS, ginlimit.ReasonNetwork, ginlimit.ReasonPool, ginlimit.ReasonClient, ginlimit.ReasonReply,
+	ginlimit.ReasonClusterDown, ginlimit.ReasonErr, ginlimit.ReasonLoading, ginlimit.ReasonMasterDown,
+	ginlimit.ReasonNoAuth, ginlimit.ReasonWrongPass}
 
 // Collector counts the decisions of limiters and reads their figures. [New] makes one.
 //
@@ -128,6 +130,9 @@ func New() *Collector {
 
 // Observe counts a decision. It is for [ginlimit.WithObserver].
 func (c *Collector) Observe(_ context.Context, e ginlimit.Event) {
+	if e.Outcome == ginlimit.OutcomeSettled {
+		return
+	}
 	name := strings.ToValidUTF8(e.Name, "\uFFFD") // or Prometheus' client panics
 	c.decisions.WithLabelValues(name, e.Outcome.String(), e.Source.String(), e.Cause.String(),
 		strconv.FormatBool(e.DryRun)).Inc()
@@ -136,7 +141,7 @@ func (c *Collector) Observe(_ context.Context, e ginlimit.Event) {
 		c.waited.WithLabelValues(name).Add(e.Waited.Seconds())
 	}
 	if e.Reason != "" {
-		c.errors.WithLabelValues(name, e.Reason).Inc()
+		c.errors.WithLabelValues(name, string(e.Reason)).Inc()
 	}
 }
 
@@ -209,7 +214,7 @@ func (c *Collector) Collect(metrics chan<- prometheus.Metric) {
 		metrics <- prometheus.MustNewConstMetric(g.desc, g.kind, sums[i])
 	}
 	for t, n := range transitions {
-		metrics <- prometheus.MustNewConstMetric(c.transitions, prometheus.CounterValue, float64(n), t.To, t.Reason)
+		metrics <- prometheus.MustNewConstMetric(c.transitions, prometheus.CounterValue, float64(n), t.To, string(t.Reason))
 	}
 	if len(plans) == 0 {
 		return

@@ -237,7 +237,7 @@ func TestNamesInDashboardAndAlertsExist(t *testing.T) {
 // words are the values of the labels that have a closed set, but the empty cause.
 func words() map[string][]string {
 	return map[string][]string{
-		"outcome": named(ginlimit.OutcomeAllowed), "source": named(ginlimit.FromRedis), "cause": named(ginlimit.CauseRate),
+		"outcome": named(ginlimit.OutcomeAllowed)[:ginlimit.OutcomeSettled], "source": named(ginlimit.FromRedis), "cause": named(ginlimit.CauseRate),
 		"dry_run": {"false", "true"},
 	}
 }
@@ -265,8 +265,12 @@ func TestDecisionsAreCountedByWhatAnEventSays(t *testing.T) {
 		{Name: "a", Outcome: ginlimit.OutcomeAllowed, Source: ginlimit.FromLease, Allowed: true},
 		{Name: "a", Outcome: ginlimit.OutcomeSkipped, Source: ginlimit.FromPolicy, Allowed: true},
 		{Name: "a", Outcome: ginlimit.OutcomeFailed, Source: ginlimit.FromPolicy, Reason: "late"},
-		{Name: "a", Outcome: ginlimit.OutcomeFailed, Source: ginlimit.FromPolicy, Reason: "no_key"},
+		{Name: "a", Outcome: ginlimit.OutcomeFailed, Source: ginlimit.FromPolicy, Reason: ginlimit.ReasonNoKey},
+		{Name: "settled", Outcome: ginlimit.OutcomeSettled, Source: ginlimit.FromRedis, Allowed: true, Cost: 3},
 	}...)
+	for metric := range values {
+		require.NotContains(t, metric, "settled", "a settlement is no decision")
+	}
 	got := map[string]string{}
 	for metric, value := range values {
 		if strings.HasPrefix(metric, "ginlimit_decisions_total{") || strings.HasPrefix(metric, "ginlimit_errors_total{") {

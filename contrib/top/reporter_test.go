@@ -67,6 +67,7 @@ func TestDenialsOfAllProcesses(t *testing.T) {
 		}
 		two.Observe(t.Context(), ginlimit.Event{Name: "login", Outcome: ginlimit.OutcomeSkipped}, "")
 		two.Observe(t.Context(), ginlimit.Event{Name: "login", Outcome: ginlimit.OutcomeFailed}, "")
+		two.Observe(t.Context(), ginlimit.Event{Name: "login", Outcome: ginlimit.OutcomeSettled, Allowed: true}, "a")
 		two.Observe(t.Context(), ginlimit.Event{Name: "login", Outcome: ginlimit.OutcomeDenied, DryRun: true}, "d")
 		require.Empty(t, denied(t, b.Redis, "login"))
 		time.Sleep(DefaultInterval)

@@ -77,11 +77,13 @@ func (e *Engine) apply(ctx context.Context, c *dispatch.Call, wakes bool) error 
 	return err
 }
 
-// applyLocally makes a change to the buckets that decide without Redis.
-func (e *Engine) applyLocally(key []byte, hash uint64, buckets []bucket.Bucket, op bucket.Op) {
-	e.local.Do(key, buckets, op, make([]bucket.State, len(buckets)))
+// applyLocally makes a change to the buckets that decide without Redis, and returns their states.
+func (e *Engine) applyLocally(key []byte, hash uint64, buckets []bucket.Bucket, op bucket.Op) []bucket.State {
+	states := make([]bucket.State, len(buckets))
+	e.local.Do(key, buckets, op, states)
 	e.denied.Forget(key, hash, false)
 	e.wake(key, true)
+	return states
 }
 
 // LimitsChanged has the first callers of all lines try again, or leave, as clients may have other limits.

@@ -66,5 +66,5 @@ func (e *Engine) fillLate(charge *Charge, n int64, sent time.Time, found []bucke
 func (e *Engine) giveBackLate(charges []Charge) {
 	ctx, cancel := context.WithTimeout(context.Background(), e.Timeout)
 	defer cancel()
-	_ = e.settleAll(ctx, make([]int64, len(charges)), charges)
+	_, _ = e.settleAll(ctx, make([]int64, len(charges)), charges)
 }

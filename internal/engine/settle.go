@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
@@ -32,7 +33,11 @@ func (a *Answer) Charge(ask *Ask) Charge {
 // Settle makes each charge as large as the work that was done, actual tokens, all at the same time: one
 // timeout is enough for all. It returns the errors. If ctx ends before, or has ended, it returns the error of ctx;
 // the work goes on, and Close waits for it.
-func (e *Engine) Settle(ctx context.Context, actual []int64, charges []Charge) (errs []error) {
+//
+// At the end of the work a function is called with an answer to each charge. It is decided if the charge was
+// changed, and then says what is left of its limits; it has failed if the charge could not be changed.
+func (e *Engine) Settle(ctx context.Context, actual []int64, charges []Charge,
+	settled func(context.Context, []Answer)) (errs []error) {
 	if len(charges) == 0 {
 		return nil
 	}
@@ -41,26 +46,41 @@ func (e *Engine) Settle(ctx context.Context, actual []int64, charges []Charge) (
 	}
 	defer e.background.Done()
 	if e.redis == nil || ctx.Done() == nil { // the caller waits anyway
-		errs = e.settleAll(ctx, actual, charges)
-	} else {
-		var all []error // is not read if the work goes on
-		err := e.background.Detached(ctx, e.Timeout+e.Timeout/10, func(ctx context.Context) {
-			all = e.settleAll(ctx, actual, charges)
-		})
-		if errs = []error{err}; err == nil {
-			errs = all
+		answers, errs := e.settleAll(ctx, actual, charges)
+		settled(ctx, answers)
+		return errs
+	}
+	var ( // of the work; whoever comes second, it or its caller, reports it
+		answers []Answer
+		all     []error
+		first   atomic.Bool
+	)
+	err := e.background.Detached(ctx, e.Timeout+e.Timeout/10, func(ctx context.Context) {
+		answers, all = e.settleAll(ctx, actual, charges)
+		if first.Swap(true) {
+			settled(ctx, answers)
 		}
+	})
+	if first.Swap(true) {
+		settled(ctx, answers)
 	}
-	for i := range errs {
-		errs[i] = Unavailable(ctx, errs[i])
+	if err != nil {
+		return []error{Unavailable(ctx, err)}
 	}
-	return errs
+	return all
 }
 
-// settleAll is Settle of a caller that waits until the end. The errors are the store's.
-func (e *Engine) settleAll(ctx context.Context, actual []int64, charges []Charge) []error {
-	errs := atOnce(len(charges), func(i int) error { return e.settle(ctx, &charges[i], actual[i]) })
-	return slices.DeleteFunc(errs, func(err error) bool { return err == nil })
+// settleAll is Settle of a caller that waits until the end, and calls no function.
+func (e *Engine) settleAll(ctx context.Context, actual []int64, charges []Charge) (answers []Answer, errs []error) {
+	answers = make([]Answer, len(charges))
+	errs = atOnce(len(charges), func(i int) error { return e.settle(ctx, &charges[i], actual[i], &answers[i]) })
+	for i, err := range errs {
+		if err != nil {
+			errs[i] = Unavailable(ctx, err)
+		}
+		answers[i].Failed = errs[i]
+	}
+	return answers, slices.DeleteFunc(errs, func(err error) bool { return err == nil })
 }
 
 // atOnce calls f for the numbers below n, all at the same time, for the first one in this goroutine. It returns
@@ -82,15 +102,15 @@ func atOnce(n int, f func(i int) error) []error {
 }
 
 // settle makes a charge one of actual tokens.
-func (e *Engine) settle(ctx context.Context, charge *Charge, actual int64) error {
+func (e *Engine) settle(ctx context.Context, charge *Charge, actual int64, left *Answer) error {
 	more := actual - charge.n
 	switch {
 	case more == 0 || !charge.hasBuckets():
 		return nil
 	case more > 0:
-		return e.correct(ctx, charge, bucket.Op{Verb: bucket.Charge, N: more})
+		return e.correct(ctx, charge, bucket.Op{Verb: bucket.Charge, N: more}, left)
 	}
-	return e.correct(ctx, charge, e.returnOf(charge, -more, (*receipt).claims))
+	return e.correct(ctx, charge, e.returnOf(charge, -more, (*receipt).claims), left)
 }
 
 // hasBuckets reports whether tokens were taken of buckets.
@@ -98,17 +118,28 @@ func (c *Charge) hasBuckets() bool {
 	return c.of.Set != nil && c.of.Set.Counts(rules.Limits) && c.source != FromOpen
 }
 
-// correct changes the buckets from which a charge was taken.
-func (e *Engine) correct(ctx context.Context, charge *Charge, op bucket.Op) error {
+// correct changes the buckets from which a charge was taken, and answers what is left of them.
+func (e *Engine) correct(ctx context.Context, charge *Charge, op bucket.Op, left *Answer) error {
 	if charge.source == FromLocal {
 		key := e.key(&charge.of)
 		op.Tenant = charge.of.Tenant
-		e.applyLocally(key, clientkey.Hash(key), charge.share.Buckets(rules.Limits), op)
+		states := e.applyLocally(key, clientkey.Hash(key), charge.share.Buckets(rules.Limits), op)
+		left.leave(charge.share, states, FromLocal)
 		return nil
 	}
 	c := e.call(op, &charge.of, rules.Limits)
 	defer e.release(c)
-	return e.apply(ctx, c, !charge.tried)
+	if err := e.apply(ctx, c, !charge.tried); err != nil {
+		return err
+	}
+	left.leave(charge.of.Set, c.States, FromStore)
+	return nil
+}
+
+// leave sets an answer to what a change has left of limits.
+func (a *Answer) leave(set *rules.Set, left []bucket.State, source Source) {
+	a.Verdict, _ = set.JudgeOf(rules.Limits, left, 1, 0, true, rules.ReportNone, nil)
+	a.Decided, a.Source = true, source
 }
 
 // returnOf returns the operation that gives back the last n of a charge's tokens, by the claims
@@ -132,7 +163,7 @@ func (e *Engine) giveBack(ctx context.Context, charge *Charge) error {
 	if !charge.hasBuckets() {
 		return nil
 	}
-	return e.correct(ctx, charge, e.returnOf(charge, charge.n, (*receipt).claimsAtOnce))
+	return e.correct(ctx, charge, e.returnOf(charge, charge.n, (*receipt).claimsAtOnce), new(Answer))
 }
 
 // minLate is how late Redis may do what it is asked, at least, where a short period bounds that.

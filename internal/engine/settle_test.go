@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"context"
 	"slices"
 	"testing"
 	"time"
@@ -22,7 +23,7 @@ func settling(client string, set *rules.Set) engine.Ask {
 // settle makes each of the charges one of so many tokens.
 func settle(t *testing.T, e *engine.Engine, actual int64, charges ...engine.Charge) []error {
 	t.Helper()
-	return e.Settle(t.Context(), slices.Repeat([]int64{actual}, len(charges)), charges)
+	return e.Settle(t.Context(), slices.Repeat([]int64{actual}, len(charges)), charges, func(context.Context, []engine.Answer) {})
 }
 
 // TestAWindowThatMayBeOverGetsNothingBack: Redis' clock may be faster, this process' own is not.
@@ -81,9 +82,14 @@ func TestChargesAreSettledAtTheSameTime(t *testing.T) {
 		}
 		b.Delay.Store(int64(10 * ms))
 		start := time.Now()
-		require.Empty(t, e.Settle(t.Context(), []int64{3, 9, 0}, charges))
+		var answers []engine.Answer
+		require.Empty(t, e.Settle(t.Context(), []int64{3, 9, 0}, charges, func(_ context.Context, all []engine.Answer) {
+			answers = all
+		}))
 		require.Less(t, time.Since(start), 21*ms)
 		for i, want := range []int64{7, 1, 10} {
+			require.NoError(t, answers[i].Failed)
+			require.EqualValues(t, want, answers[i].Remaining)
 			require.EqualValues(t, want, left(t, e, asks[i]), "each by its own amount")
 		}
 		b.Delay.Store(int64(time.Second))

@@ -6,7 +6,8 @@ import (
 	"github.com/ginlimit/ginlimit/internal/bucket"
 )
 
-// Do applies an Op to all buckets of a key or to none, and sets the states found, as decide.lua does.
+// Do applies an Op to all buckets of a key or to none, and sets the states found, of a Charge and a Return the
+// states left, as decide.lua does.
 // The caller counts slots and has set their state.
 func (s *Store) Do(key []byte, buckets []bucket.Bucket, op bucket.Op, states []bucket.State) {
 	shard := s.shard(key)
@@ -20,6 +21,9 @@ func (s *Store) Do(key []byte, buckets []bucket.Bucket, op bucket.Op, states []b
 	}
 	shard.readLocked(r)
 	shard.changeLocked(r, r.fits)
+	if op.Verb == bucket.Charge || op.Verb == bucket.Return {
+		shard.readLocked(r)
+	}
 }
 
 // readLocked sets the states found, and how many charges fit.

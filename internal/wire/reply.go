@@ -73,8 +73,11 @@ func decode(g *dispatch.Group, reply []int64, short bool) error {
 		b := &g.Buckets[i]
 		if b.Kind == bucket.Tenants {
 			g.Found = append(g.Found, bucket.State{})
-			if g.Op.Verb == bucket.Take && !decodeTenants(g, reply) {
-				return fmt.Errorf("the script replies %d integers about tenants", len(reply))
+			switch g.Op.Verb {
+			case bucket.Take, bucket.Charge, bucket.Return:
+				if !decodeTenants(g, reply) {
+					return fmt.Errorf("the script replies %d integers about tenants", len(reply))
+				}
 			}
 			return nil
 		}

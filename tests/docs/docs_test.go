@@ -190,7 +190,9 @@ func TestReferenceNamesWhatIsExported(t *testing.T) {
 					switch s := spec.(type) {
 					case *ast.ValueSpec:
 						for _, id := range s.Names {
-							wants(id)
+							if !strings.HasPrefix(id.Name, "Reason") { // see TestReasonsAreConstants
+								wants(id)
+							}
 						}
 					case *ast.TypeSpec:
 						wants(s.Name)

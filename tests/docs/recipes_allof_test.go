@@ -3,7 +3,9 @@ package docs_test
 import (
 	"io"
 	"log"
+	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"strconv"
 	"strings"
@@ -76,13 +78,34 @@ func TestHandlersThatFollowEachOtherCharge(t *testing.T) {
 }
 
 func requestsAndTokensRecipe(router *gin.Engine, limiter *ginlimit.Limiter) {
-	key := ginlimit.WithKey(ginlimit.ByValue("api key"))         // set by what has looked the key up
-	estimate := func(c *gin.Context) int { return 1000 }         // of the prompt and max_tokens
-	used := func(c *gin.Context) int { return c.GetInt("used") } // the usage that the model reports
+	key := ginlimit.WithKey(ginlimit.ByValue("api key"))                           // set by what has looked the key up
+	prompt := func(c *gin.Context) int { return int(c.Request.ContentLength) / 4 } // about four bytes a token
+	estimate := func(c *gin.Context) int { return prompt(c) + 1000 }               // and max_tokens
+	used := func(c *gin.Context) int {
+		if n, known := c.Get("used"); known {
+			return n.(int)
+		}
+		return -1 // the estimate stands
+	}
 	requests := must(limiter.Policy("requests", ginlimit.PerMinute(60), key))
 	tokens := must(limiter.Policy("tokens", ginlimit.PerMinute(90_000), key,
 		ginlimit.WithCost(estimate), ginlimit.WithSettle(used)))
-	router.POST("/v1/chat", ginlimit.AllOf(requests, tokens), func(c *gin.Context) { c.Set("used", 412) })
+	router.POST("/v1/chat", ginlimit.AllOf(requests, tokens), func(c *gin.Context) {
+		answer := func(yield func(string, error) bool) { _ = yield("Hello", nil) && yield("!", nil) } // your model's
+		n := prompt(c)
+		c.Set("used", n)
+		for token, err := range answer {
+			if err == nil {
+				_, err = c.Writer.WriteString(token)
+			}
+			if err != nil { // the stream is cut, and nobody says what it used
+				return
+			}
+			n++
+			c.Set("used", n)
+		}
+		c.Set("used", 412) // the usage that the model reports at its end
+	})
 }
 
 // TestRequestsAndTokensOfAKey: whichever is used up denies, and takes nothing of the other.
@@ -105,6 +128,41 @@ func TestRequestsAndTokensOfAKey(t *testing.T) {
 		testkit.Must(tokens.AllowN(t.Context(), "b", 89_001))
 		require.Equal(t, http.StatusTooManyRequests, ask("b"))
 		remaining(t, requests, "b", 60)
+	})
+}
+
+// cutWriter is a client that leaves after the first token.
+type cutWriter struct {
+	*httptest.ResponseRecorder
+}
+
+func (w cutWriter) WriteString(s string) (int, error) {
+	if w.Body.Len() > 0 {
+		return 0, net.ErrClosed
+	}
+	return w.ResponseRecorder.WriteString(s)
+}
+
+// TestAStreamThatIsCutIsCharged for its prompt and for what was written: a client that always leaves early has the
+// limit of others.
+func TestAStreamThatIsCutIsCharged(t *testing.T) {
+	t.Parallel()
+	inTwoProcesses(t, func(t *testing.T, limiter, other *ginlimit.Limiter) {
+		router := signedIn("api key")
+		requestsAndTokensRecipe(router, limiter)
+		served := 0
+		for range 50 {
+			r := httptest.NewRequest(http.MethodPost, "/v1/chat", strings.NewReader(strings.Repeat("long", 8899)))
+			r.Header.Set("api key", "a")
+			w := cutWriter{httptest.NewRecorder()}
+			router.ServeHTTP(w, r)
+			if w.Code == http.StatusOK {
+				served++
+			}
+		}
+		require.Equal(t, 10, served)
+		key := ginlimit.WithKey(ginlimit.ByValue("api key"))
+		remaining(t, must(other.Policy("tokens", ginlimit.PerMinute(90_000), key)), "a", 90_000-10*8900)
 	})
 }
 

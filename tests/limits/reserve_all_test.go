@@ -166,7 +166,7 @@ func TestReserveAllFailsAsItsLimits(t *testing.T) {
 	for _, e := range seen {
 		events = append(events, e.Name+" "+e.Outcome.String())
 	}
-	require.Equal(t, []string{"q failed", "dry failed", "p allowed", "dry failed"}, events)
+	require.Equal(t, []string{"q failed", "dry failed", "p allowed", "p settled", "dry failed"}, events)
 }
 
 // TestEventsOfReserveAll: one of each policy, of a denial those that deny.
@@ -183,13 +183,15 @@ func TestEventsOfReserveAll(t *testing.T) {
 		charges := []ginlimit.Charge{charge(p, "k", 3), charge(q, "k", 4)}
 		r := reserveAll(t, charges...)
 		require.Equal(t, []ginlimit.Event{
-			{Name: "p", Allowed: true, Limit: ginlimit.PerHour(9), Remaining: 6, Source: ginlimit.FromLocal, Cost: 3},
-			{Name: "q", Allowed: true, Limit: ginlimit.PerHour(5), Remaining: 1, Source: ginlimit.FromLocal, Cost: 4},
+			{Name: "p", Allowed: true, Limit: ginlimit.PerHour(9), Remaining: 6, ResetAfter: 20 * time.Minute,
+				Source: ginlimit.FromLocal, Cost: 3},
+			{Name: "q", Allowed: true, Limit: ginlimit.PerHour(5), Remaining: 1, ResetAfter: 48 * time.Minute,
+				Source: ginlimit.FromLocal, Cost: 4},
 		}, seen)
 		seen = nil
 		reserveAll(t, charges...)
 		require.Equal(t, []ginlimit.Event{{Name: "q", Outcome: ginlimit.OutcomeDenied, Limit: ginlimit.PerHour(5),
-			Remaining: 1, Source: ginlimit.FromLocal, Cause: ginlimit.CauseRate, Cost: 4}}, seen)
+			Remaining: 1, ResetAfter: 48 * time.Minute, Source: ginlimit.FromLocal, Cause: ginlimit.CauseRate, Cost: 4}}, seen)
 		r.Release()
 	})
 }

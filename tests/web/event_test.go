@@ -44,7 +44,7 @@ func ways() map[string]way {
 		return ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) { return all, err })
 	}
 	cost := func(n int) ginlimit.Option { return ginlimit.WithCost(func(*gin.Context) int { return n }) }
-	failed := func(reason string, cost int) ginlimit.Event {
+	failed := func(reason ginlimit.Reason, cost int) ginlimit.Event {
 		return ginlimit.Event{Outcome: ginlimit.OutcomeFailed, Source: ginlimit.FromPolicy, Reason: reason, Cost: cost}
 	}
 	allowed := func(limit ginlimit.Limit, source ginlimit.Source) ginlimit.Event {
@@ -55,7 +55,9 @@ func ways() map[string]way {
 	}
 	with := func(e ginlimit.Event, edit func(*ginlimit.Event)) ginlimit.Event { edit(&e); return e }
 	costs := func(n int) func(*ginlimit.Event) { return func(e *ginlimit.Event) { e.Cost = n } }
-	because := func(reason string) func(*ginlimit.Event) { return func(e *ginlimit.Event) { e.Reason = reason } }
+	because := func(reason ginlimit.Reason) func(*ginlimit.Event) {
+		return func(e *ginlimit.Event) { e.Reason = reason }
+	}
 	skipped := ginlimit.Event{Outcome: ginlimit.OutcomeSkipped, Allowed: true, Source: ginlimit.FromPolicy}
 	listed := ginlimit.Event{Outcome: ginlimit.OutcomeDenied, Source: ginlimit.FromPolicy, Cause: ginlimit.CauseList}
 	ended := func(r *http.Request) {
@@ -181,7 +183,8 @@ func TestEventsOfEachWayOfARequest(t *testing.T) {
 				require.Len(t, seen.all, 1)
 				got := seen.all[0]
 				require.GreaterOrEqual(t, got.Duration, got.Waited)
-				want.Name, want.Remaining, want.Duration, want.Waited = name, got.Remaining, got.Duration, got.Waited
+				want.Name, want.Remaining, want.ResetAfter = name, got.Remaining, got.ResetAfter
+				want.Duration, want.Waited = got.Duration, got.Waited
 				require.Equal(t, want, got)
 			})
 		}
@@ -192,7 +195,7 @@ func TestEventsOfEachWayOfARequest(t *testing.T) {
 func TestWordsOfEvents(t *testing.T) {
 	t.Parallel()
 	var outcomes, sources, causes []string
-	for o := range ginlimit.OutcomeFailed + 2 {
+	for o := range ginlimit.OutcomeSettled + 2 {
 		outcomes = append(outcomes, o.String())
 	}
 	for s := range ginlimit.FromPolicy + 2 {
@@ -201,7 +204,7 @@ func TestWordsOfEvents(t *testing.T) {
 	for c := range ginlimit.CauseQueueFull + 2 {
 		causes = append(causes, c.String())
 	}
-	require.Equal(t, []string{"allowed", "denied", "skipped", "failed", "unknown"}, outcomes)
+	require.Equal(t, []string{"allowed", "denied", "skipped", "failed", "settled", "unknown"}, outcomes)
 	require.Equal(t, []string{"redis", "cache", "lease", "local", "open", "policy", "unknown"}, sources)
 	require.Equal(t, []string{"", "rate", "in_flight", "ban", "never", "list", "share", "queue_full", "unknown"}, causes)
 }

@@ -58,25 +58,25 @@ func TestObserverSeesAWaitOnce(t *testing.T) {
 	}{
 		"until there is a token": {func(t *testing.T, l *testkit.Limiter) {
 			require.NoError(t, l.Wait(t.Context(), "k", limit))
-		}, ginlimit.Event{Name: "test", Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: limit,
+		}, ginlimit.Event{Name: "test", Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: limit, ResetAfter: time.Second,
 			Source: ginlimit.FromLocal, Cost: 1, Duration: time.Second, Waited: time.Second}},
 		"until its context ends": {func(t *testing.T, l *testkit.Limiter) {
 			ctx, cancel := context.WithCancel(t.Context())
 			time.AfterFunc(500*time.Millisecond, cancel)
 			require.ErrorIs(t, l.Wait(ctx, "k", limit), context.Canceled)
 		}, ginlimit.Event{Name: "test", Outcome: ginlimit.OutcomeFailed, Limit: limit, Source: ginlimit.FromPolicy,
-			Cost: 1, Duration: 500 * time.Millisecond, Waited: 500 * time.Millisecond, Reason: "canceled"}},
+			ResetAfter: time.Second, Cost: 1, Duration: 500 * time.Millisecond, Waited: 500 * time.Millisecond, Reason: "canceled"}},
 		"not at all before the deadline": {func(t *testing.T, l *testkit.Limiter) {
 			ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 			defer cancel()
 			require.ErrorIs(t, l.Wait(ctx, "k", limit), context.DeadlineExceeded)
 		}, ginlimit.Event{Name: "test", Outcome: ginlimit.OutcomeFailed, Limit: limit, Source: ginlimit.FromPolicy,
-			Cost: 1, Reason: "deadline"}},
+			ResetAfter: time.Second, Cost: 1, Reason: "deadline"}},
 		"until the limiter is closed": {func(t *testing.T, l *testkit.Limiter) {
 			time.AfterFunc(500*time.Millisecond, func() { _ = l.Close() })
 			require.ErrorIs(t, l.Wait(t.Context(), "k", limit), ginlimit.ErrUnavailable)
 		}, ginlimit.Event{Name: "test", Outcome: ginlimit.OutcomeFailed, Limit: limit, Source: ginlimit.FromPolicy,
-			Cost: 1, Duration: 500 * time.Millisecond, Waited: 500 * time.Millisecond, Reason: "closed"}},
+			ResetAfter: time.Second, Cost: 1, Duration: 500 * time.Millisecond, Waited: 500 * time.Millisecond, Reason: "closed"}},
 		"with a context that has ended": {func(t *testing.T, l *testkit.Limiter) {
 			ctx, cancel := context.WithCancel(t.Context())
 			cancel()
@@ -119,15 +119,15 @@ func TestObserversAddUp(t *testing.T) {
 	testkit.Must(one.Allow(t.Context(), "u", ginlimit.PerDay(1)))
 	want := []ginlimit.Event{
 		{Name: "p", Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: ginlimit.PerDay(3),
-			Remaining: 2, Source: ginlimit.FromLocal, Cost: 1},
+			Remaining: 2, ResetAfter: 8 * time.Hour, Source: ginlimit.FromLocal, Cost: 1},
 		{Name: "p", Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: ginlimit.PerDay(3),
-			Source: ginlimit.FromLocal, Cost: 2},
+			ResetAfter: 24 * time.Hour, Source: ginlimit.FromLocal, Cost: 2},
 		{Name: "p", Outcome: ginlimit.OutcomeDenied, Cause: ginlimit.CauseRate, Limit: ginlimit.PerDay(3),
-			Source: ginlimit.FromLocal, Cost: 2},
+			ResetAfter: 24 * time.Hour, Source: ginlimit.FromLocal, Cost: 2},
 		{Name: "p", Outcome: ginlimit.OutcomeDenied, Cause: ginlimit.CauseNever, Limit: ginlimit.PerDay(3),
-			Source: ginlimit.FromLocal, Cost: 4},
+			ResetAfter: 24 * time.Hour, Source: ginlimit.FromLocal, Cost: 4},
 		{Name: "test", Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: ginlimit.PerDay(1),
-			Source: ginlimit.FromLocal, Cost: 1},
+			ResetAfter: 24 * time.Hour, Source: ginlimit.FromLocal, Cost: 1},
 	}
 	require.Equal(t, want, first.take(t))
 	require.Equal(t, want, second.take(t))

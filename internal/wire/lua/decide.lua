@@ -4,6 +4,7 @@
 -- A module has the size of its part of the reply, and functions on a bucket or window w:
 --   read        finds what was taken and blocks; returns the level or tokens to decide by, and of a
 --               window its fourth number of the reply
+--   state       what read returns, after a charge or a return
 --   debt        the most that may be taken after a charge without room
 --   take, give  change it; give takes a mark, or else gives back what was taken last
 --   returnable  how much may be given back
@@ -48,10 +49,12 @@
 --
 -- Reply: one integer for a single token bucket if the script supports only token buckets, else a
 -- list. If the script supports both token buckets and windows, the list begins with -1. It has
---   for each token bucket one integer: the level found (see script.lua)
+--   for each token bucket one integer: the level found (see script.lua); of a charge and a return the
+--     level left
 --   for each window five integers
---     1. tokens taken before this call; the limit, if that is more and the window is blocked. In
---        the reply to each, -1 if nothing was done; a call for that key alone returns the error
+--     1. tokens taken before this call, of a charge and a return after it; the limit, if that is more
+--        and the window is blocked. In the reply to each, -1 if nothing was done; a call for that key
+--        alone returns the error
 --     2. milliseconds until there are more tokens than after this call, 0 if all are there
 --     3. milliseconds until one more charge fits, 0 if it does
 --     4. milliseconds until nothing is left of the window as it was found, 0 if nothing was taken;
@@ -284,6 +287,11 @@ for i, w in ipairs(all) do
   end
   if m.mark then reply[at + 4] = m.mark(w) end
   if m.expire then m.expire(w) end
+  if verb == 'charge' or returns then
+    local used, ends = m.state(w)
+    reply[at] = used
+    if m.size > 1 then reply[at + 3] = ends end
+  end
 end
 
 if kind.token and kind.fixed then

@@ -20,6 +20,7 @@
 --   the sum of each tenant's weight × finish, and the sum of the weights
 --   unless all charges were made, for each tenant the milliseconds until one more charge fits its share
 --     after this call, 0 if it does or if its last charges in this call were made
+-- Of a charge and a return all is as it is after the call.
 --
 -- State: beside the bucket (see script.lua) two keys.
 --   what is held, a hash
@@ -285,6 +286,9 @@ elseif level ~= found or (gone or raised) and not void then
     call('PEXPIRE', key, format('%d', lasts + more))
     if least > 0 then call('PEXPIRE', bounds, format('%d', lasts + 2 * more)) end
   end
+end
+if ARGV[1] == 'charge' or ARGV[1] == 'return' then
+  return {level, finish[1] and 1 + 1024 * finish[1] + held[1] or 0, sum, weights}
 end
 if not takes or not denied then return reply end
 

@@ -17,6 +17,12 @@
 
 local emptiedUnit, maxEmptied = 17592186044416, 511 -- 2 ^ 44 is a float in Lua 5.4
 
+local function state(w)
+  local ends = w.used > 0 and w.left or 0
+  if w.calendar then ends = w.block == 0 and w.period or min(ends, w.period) end
+  return w.block > 0 and max(w.used, w.limit) or w.used, max(ends, w.block)
+end
+
 local function read(w)
   w.used, w.left, w.block, w.ttl, w.emptied = 0, 0, 0, 0, 0
   local value = call('GET', w.key)
@@ -34,9 +40,7 @@ local function read(w)
       if ttl > before + 0 then w.used, w.left = used + 0, ttl - before end
     end
   end
-  local ends = w.used > 0 and w.left or 0
-  if w.calendar then ends = w.block == 0 and w.period or min(ends, w.period) end
-  return w.block > 0 and max(w.used, w.limit) or w.used, max(ends, w.block)
+  return state(w)
 end
 
 local function debt(w) return min(2 * w.limit, exact) end
@@ -97,6 +101,6 @@ end
 local function untilFree(w, _) return w.calendar and min(w.left, w.period) or w.left end
 
 return {
-  size = 5, read = read, debt = debt, take = take, returnable = returnable, give = give,
+  size = 5, read = read, state = state, debt = debt, take = take, returnable = returnable, give = give,
   block = block, mark = mark, untilFree = untilFree
 }

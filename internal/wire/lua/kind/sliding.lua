@@ -68,9 +68,13 @@ local function scan(w)
   w.used = (w.total - w.base) % wrap
 end
 
+local function state(w)
+  return w.block > 0 and max(w.used, w.limit) or w.used, max(w.used > 0 and w.left or 0, w.block)
+end
+
 local function read(w)
   scan(w)
-  return w.block > 0 and max(w.used, w.limit) or w.used, max(w.left, w.block)
+  return state(w)
 end
 
 local function debt(w) return min(2 * w.limit, wrap - 1) end
@@ -174,6 +178,7 @@ local function giveMarked(w, tokens, mark)
   local own = taken(w, i) - (i > 1 + w.expired and taken(w, i - 1) or 0)
   if own <= tokens and own == w.used then
     if w.base > 0 or w.block > 0 then return empty(w) end -- perhaps a Refund has emptied the log before
+    w.used = 0
     call('DEL', w.key)
     return
   end
@@ -212,6 +217,6 @@ local function untilFree(w, tokens)
 end
 
 return {
-  size = 5, read = read, debt = debt, take = take, returnable = returnable, give = give,
+  size = 5, read = read, state = state, debt = debt, take = take, returnable = returnable, give = give,
   block = block, mark = mark, untilFree = untilFree, expire = expire
 }

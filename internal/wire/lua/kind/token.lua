@@ -10,6 +10,8 @@ local ttls = {}
 -- blocked returns the lowest level from which no token is available for ms milliseconds.
 local function blocked(w, ms) return w.limit - w.cost + ms * w.drain end
 
+local function state(w) return min(w.level, exact) end
+
 local function read(w)
   w.level, w.block, w.used, w.left = 0, 0, 0, 0
   local value = call('GET', w.key)
@@ -30,7 +32,7 @@ local function read(w)
   if w.block > 0 and ARGV[1] == 'take' then -- the limit may have been raised since the block
     w.level = max(w.level, blocked(w, w.block))
   end
-  return min(w.level, exact)
+  return state(w)
 end
 
 local function debt(w) return min(2 * w.limit, exact - w.drain) end
@@ -45,6 +47,7 @@ local function set(w)
 end
 
 local function write(w, level)
+  w.level = level
   w.left = ceil(level / w.drain)
   w.rest = w.left * w.drain - level
   set(w)
@@ -61,8 +64,8 @@ end
 -- give gives units back. Tokens are interchangeable, so there are no marks.
 local function give(w, units)
   if w.level == 0 or w.level >= exact then return end
-  local level = w.level - min(units, returnable(w))
-  if level > 0 then write(w, level) else call('DEL', w.key) end
+  w.level = w.level - min(units, returnable(w))
+  if w.level > 0 then write(w, w.level) else call('DEL', w.key) end
 end
 
 -- block raises the level so that the first token comes when the block ends.
@@ -77,6 +80,6 @@ local function block(w, ms)
 end
 
 return {
-  size = 1, drains = true, read = read, debt = debt, take = take, returnable = returnable,
+  size = 1, drains = true, read = read, state = state, debt = debt, take = take, returnable = returnable,
   give = give, block = block
 }
