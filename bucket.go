@@ -58,15 +58,15 @@ func newLimitSet(limits []Limit) (*limitSet, error) {
 	}
 	var errs []error
 	for i, l := range limits {
+		add := func(err error) { errs = append(errs, &limitError{err, i}) }
 		if err := l.validate(); err != nil {
-			errs = append(errs, err)
+			add(err)
 			continue
 		}
 		switch {
 		case l.InFlight > 0:
 			if s.slots > 0 {
-				errs = append(errs, fmt.Errorf("%w: %s and %s limit the same",
-					ErrInvalidArgument, InFlight(s.slots), l))
+				add(fmt.Errorf("%w: %s and %s limit the same", ErrInvalidArgument, InFlight(s.slots), l))
 			}
 			s.slots = l.InFlight
 			continue
@@ -80,7 +80,7 @@ func newLimitSet(limits []Limit) (*limitSet, error) {
 		}
 		b, err := l.bucket()
 		if err != nil {
-			errs = append(errs, err)
+			add(err)
 			continue
 		}
 		if (l.Calendar != Calendar{}) {
@@ -89,19 +89,23 @@ func newLimitSet(limits []Limit) (*limitSet, error) {
 			s.rules.Add(b)
 		}
 		s.limits = append(s.limits, l)
-		if err := s.findTwin(limits[:i], l); err != nil {
-			errs = append(errs, err)
-		}
+		s.findTwins(limits[:i], l, func(twin Limit) {
+			add(fmt.Errorf("%w: %s and %s have the same period", ErrInvalidArgument, twin, l))
+		})
 	}
 	return s, errors.Join(errs...)
 }
 
-// findTwin reports earlier limits that have the bucket of the last limit.
-func (s *limitSet) findTwin(before []Limit, last Limit) error {
-	var errs []error
-	twin := func(other Limit) {
-		errs = append(errs, fmt.Errorf("%w: %s and %s have the same period", ErrInvalidArgument, other, last))
-	}
+// limitError is what is wrong with one of several limits.
+type limitError struct {
+	error
+	index int
+}
+
+func (e *limitError) Unwrap() error { return e.error }
+
+// findTwins finds earlier limits that have the bucket of the last limit.
+func (s *limitSet) findTwins(before []Limit, last Limit, twin func(Limit)) {
 	for _, other := range before {
 		if other.Period == last.Period && other.Calendar == last.Calendar &&
 			other.Algorithm == last.Algorithm && other.Rate > 0 {
@@ -115,7 +119,6 @@ func (s *limitSet) findTwin(before []Limit, last Limit) error {
 			twin(s.limits[i])
 		}
 	}
-	return errors.Join(errs...)
 }
 
 // checkBlock reports the limits that cannot be blocked for d, as it is too long.
