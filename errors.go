@@ -44,13 +44,13 @@ func (u *unusable) Unwrap() error { return u.error }
 // text returns the limits, or the first of many.
 func (u *unusable) text() string { return fmt.Sprintf("%.200s", joinLimits(u.limits)) }
 
-// ErrorStatus returns the status of the default response to an error: 400 for [ErrBadRequest], 403 for
-// [ErrUnknownClient], 503 for [ErrUnavailable] or a context's error, else 500. Of nil it is 200.
+// ErrorStatus returns the status of the default response to an error: 400 for [ErrBadRequest] and an
+// [OverrideError], 403 for [ErrUnknownClient], 503 for [ErrUnavailable] or a context's error, else 500. Of nil it is 200.
 func ErrorStatus(err error) int {
 	switch {
 	case err == nil:
 		return http.StatusOK
-	case errors.Is(err, ErrBadRequest):
+	case errors.Is(err, ErrBadRequest), errors.As(err, new(*OverrideError)):
 		return http.StatusBadRequest
 	case errors.Is(err, ErrUnknownClient):
 		return http.StatusForbidden
