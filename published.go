@@ -3,8 +3,6 @@ package ginlimit
 import (
 	"context"
 	"fmt"
-	"reflect"
-	"runtime"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -63,20 +61,6 @@ func (p *Policy) publish() {
 		Name: p.name, Limits: joinLimits(p.counts.limits), Key: kindOfKey(p.key), Headers: int(p.answers.headers),
 		Options: p.options, Build: build(),
 	})
-}
-
-// kindOfKey names a key function: as this package does, or as Go names the application's. Go names a function by
-// its maker, or by who the maker is inlined into: so no maker here is inlined.
-func kindOfKey(f KeyFunc) string {
-	if f == nil {
-		f = ByClientIP
-	}
-	name := runtime.FuncForPC(reflect.ValueOf(f).Pointer()).Name()
-	if short, ok := strings.CutPrefix(name, reflect.TypeFor[Limiter]().PkgPath()+"."); ok {
-		short, _, _ = strings.Cut(short, ".")
-		return short
-	}
-	return name[strings.LastIndexByte(name, '/')+1:]
 }
 
 // build returns the version of the application, or the revision that it was built from.
