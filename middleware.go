@@ -120,7 +120,9 @@ func usable(of string, policies []*Policy, fault func(p, before *Policy) error) 
 		panic(err)
 	}
 	for _, p := range policies {
-		p.serves.Store(true)
+		if !p.serves.Swap(true) {
+			p.isPublished.Store(false) // operators see it anew
+		}
 	}
 	return policies
 }

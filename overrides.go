@@ -271,8 +271,8 @@ func (o Override) check() (faults overrideFaults) {
 func (l *Limiter) checkLimits(o Override, published func() ([]PolicyInfo, error)) (faults overrideFaults, err error) {
 	if p := l.policies.get(o.Policy); p != nil {
 		own, err := p.under(o.Limits)
-		if err == nil && own.rules.Prohibits() && own.prohibited.Rate != 0 {
-			err = invalid("WithFloor(%d) leaves nothing of %s", p.counts.floor, own.prohibited)
+		if err == nil {
+			err = p.counts.checkLeft(own)
 		}
 		faults.add("Limits", faultsIn(errors.Join(err, o.checkSlots(p.counts.limits, p.counts.limitFunc != nil)))...)
 		return faults, nil
@@ -282,16 +282,26 @@ func (l *Limiter) checkLimits(o Override, published func() ([]PolicyInfo, error)
 		return nil, err
 	}
 	served, heeded := false, false
+	var nothing error // is left of the limits in each variant
 	for _, p := range all {
 		if p.Name != o.Policy {
 			continue
 		}
-		served, heeded = true, heeded || !slices.Contains(p.Options, "WithoutOverrides")
 		errs := []error{o.checkSlots(p.Limits, slices.Contains(p.Options, "WithLimitFunc"))}
 		if slices.Contains(p.Options, "WithShares") {
 			errs = append(errs, checkShared(o.Limits))
 		}
-		faults.add("Limits", faultsIn(errors.Join(errs...))...)
+		if faults == nil {
+			faults.add("Limits", faultsIn(errors.Join(errs...))...)
+		}
+		counts := countConfig{floor: p.Floor, lease: p.Lease}
+		if own, err := counts.newLimits(p.Name, o.Limits, 0, false); err == nil && (!served || nothing != nil) {
+			nothing = counts.checkLeft(own)
+		}
+		served, heeded = true, heeded || !slices.Contains(p.Options, "WithoutOverrides")
+	}
+	if nothing != nil {
+		faults.add("Limits", nothing)
 	}
 	switch {
 	case !served:

@@ -178,13 +178,22 @@ func (l *Limiter) newPolicy(cfg *config, name string) *Policy {
 			cfg.addFault("WithShares", err)
 		}
 	}
-	nothing := "WithFloor(%d) leaves nothing of %s"
-	if p.counts.lease > 0 {
-		nothing += ", of whose burst WithLease keeps a part: make either smaller"
+	if err := p.counts.checkLeft(p.limits); err != nil {
+		cfg.addFault("WithFloor", err)
 	}
-	cfg.requireOf("WithFloor", !p.limits.rules.Prohibits() || p.limits.prohibited.Rate == 0,
-		nothing, p.counts.floor, p.limits.prohibited)
 	return p
+}
+
+// checkLeft reports that a floor leaves nothing of limits.
+func (c *countConfig) checkLeft(of *policyLimits) error {
+	if !of.rules.Prohibits() || of.prohibited.Rate == 0 {
+		return nil
+	}
+	text := "WithFloor(%d) leaves nothing of %s"
+	if c.lease > 0 {
+		text += ", of whose burst WithLease keeps a part: make either smaller"
+	}
+	return invalid(text, c.floor, of.prohibited)
 }
 
 // optionsOf returns names of options, in order and once each, but those that [PolicyInfo] has apart.
