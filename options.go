@@ -76,17 +76,6 @@ type config struct {
 	limitsAt []OptionError  // where the limits stand
 }
 
-// OptionError is one fault in the arguments of a constructor, an [ErrInvalidArgument]: [errors.As] finds the first, and
-// the error's Unwrap() []error returns all.
-type OptionError struct {
-	Index  int    // of the option in its list, from 0; -1 if none there is at fault
-	Option string // "WithFloor", "Limit", or the name of another parameter, such as "name"; "" if nil
-	Err    error  // what is wrong
-}
-
-func (e *OptionError) Error() string { return e.Err.Error() }
-func (e *OptionError) Unwrap() error { return e.Err }
-
 // limiterConfig is what options of a limiter fill.
 type limiterConfig struct {
 	prefix    string
@@ -249,17 +238,6 @@ func (c *config) addLimitFaults(err error) {
 		}
 		c.errs = append(c.errs, &fault)
 	}
-}
-
-// faultsIn returns the errors that [errors.Join] has joined.
-func faultsIn(err error) []error {
-	if joined, ok := err.(interface{ Unwrap() []error }); ok {
-		return joined.Unwrap()
-	}
-	if err == nil {
-		return nil
-	}
-	return []error{err}
 }
 
 // WithPrefix sets the prefix of every key in Redis, by default [DefaultPrefix]; "" is none. Braces are an

@@ -206,30 +206,6 @@ func (l *Limiter) changes(ctx context.Context, all []Override) (changes []wire.O
 	return changes, errors.Join(errs...)
 }
 
-// OverrideError is one fault in the arguments of [Limiter.OverrideAll], an [ErrInvalidArgument]: [errors.As] finds the
-// first, and the error's Unwrap() []error returns all. Its [ErrorStatus] is 400.
-type OverrideError struct {
-	Index int    // of the override in the call, from 0; -1 if there are too many or none
-	Field string // of [Override], such as "Limits"; "" without an override
-	Err   error  // what is wrong
-
-	several bool // overrides in the call
-}
-
-func (e *OverrideError) Error() string {
-	if e.several {
-		return fmt.Sprintf("%v (override %d)", e.Err, e.Index+1)
-	}
-	return e.Err.Error()
-}
-
-func (e *OverrideError) Unwrap() error { return e.Err }
-
-// wrongNumber is the error of a call with too many overrides, or with none.
-func wrongNumber(format string, args ...any) error {
-	return &OverrideError{Index: -1, Err: invalid(format, args...)}
-}
-
 // overrideFaults are what is wrong with one override.
 type overrideFaults []*OverrideError
 
