@@ -15,7 +15,7 @@ import (
 func New(rdb redis.UniversalClient, name string, opts ...PolicyOption) gin.HandlerFunc {
 	l, errs := newRedisLimiter(rdb, nil)
 	p, err := l.Policy(name, opts...)
-	if err := errors.Join(append(errs, err)...); err != nil {
+	if err := errors.Join(append(errs, faultsIn(err)...)...); err != nil {
 		panic(err)
 	}
 	return p.Handler()
