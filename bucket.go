@@ -168,6 +168,18 @@ func (c *countConfig) newLimits(name string, limits []Limit, slots int, local bo
 	return &policyLimits{s, fieldsOf(s)}, err
 }
 
+// checkLeft reports that a floor leaves nothing of limits.
+func (c *countConfig) checkLeft(of *policyLimits) error {
+	if !of.rules.Prohibits() || of.prohibited.Rate == 0 {
+		return nil
+	}
+	text := "WithFloor(%d) leaves nothing of %s"
+	if c.lease > 0 {
+		text += ", of whose burst WithLease keeps a part: make either smaller"
+	}
+	return invalid(text, c.floor, of.prohibited)
+}
+
 // fieldsOf returns limits as header fields name them: by the policy's name, followed by their period if there
 // are several.
 func fieldsOf(s *limitSet) []httpfields.Limit {
@@ -183,7 +195,7 @@ func fieldsOf(s *limitSet) []httpfields.Limit {
 			Name: slotsName, Quota: int64(s.slots), Unit: httpfields.ConcurrentRequests,
 		})
 	}
-	inFlight := slices.ContainsFunc(s.given, func(l Limit) bool { return l.InFlight > 0 })
+	inFlight := slices.ContainsFunc(s.given, Limit.isSlots)
 	several := len(s.given) > 2 || len(s.given) == 2 && !inFlight
 	httpfields.NameLimits(s.name, several, fields)
 	return fields
@@ -221,7 +233,7 @@ func (s *limitSet) result(e *engine.Engine, a *engine.Answer) Result {
 // name come last.
 func (s *limitSet) rows(e *engine.Engine, a *engine.Answer) []Result {
 	source, given := sourceOf(e, a.Source), s.given
-	if s.slots > 0 && !slices.ContainsFunc(given, func(l Limit) bool { return l.InFlight > 0 }) {
+	if s.slots > 0 && !slices.ContainsFunc(given, Limit.isSlots) {
 		given = append(slices.Clone(given), InFlight(s.slots))
 	}
 	rows := make([]Result, 0, len(given))

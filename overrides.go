@@ -41,9 +41,10 @@ type Override struct {
 // second in every process, also for a client that is denied. A new limiter knows it within a second of its
 // first decision. Without Redis a process goes by the overrides that it knows.
 //
-// A client's override goes before one for all clients, and both before [WithLimitFunc]. The policy's
-// [InFlight] stays unless the limits name another; methods that take no slot, such as [Policy.Allow], ignore
-// an InFlight that only the override has. A changed Rate or Burst keeps the bucket (see [Limiter.Policy]);
+// A client's override goes before one for all clients, and both before [WithLimitFunc]. The [InFlight] of the
+// policy or of its function stays unless the limits name another. So without an InFlight the function is still
+// called; its error is the decision's, except [ErrUnknownClient]. Methods that take no slot, such as
+// [Policy.Allow], ignore an InFlight that only the override names. A changed Rate or Burst keeps the bucket (see [Limiter.Policy]);
 // another period or algorithm has a bucket of its own, where no earlier [Policy.Block] holds. Bans go on
 // until a [Policy.Reset]. A [Policy.Wait] goes by it too; a request that waits in a queue keeps its limits.
 //

@@ -125,10 +125,9 @@ func (p *Policy) With(opts ...PolicyOption) (*Policy, error) {
 			limits[i], at[i] = l, cfg.limitsAt[n]
 			continue
 		}
-		fault := cfg.limitsAt[n]
-		fault.Err = invalid("With: %s makes another policy, but for InFlight with at most as many slots; "+
-			"call Limiter.Policy with another name", l)
-		cfg.errs = append(cfg.errs, &fault)
+		of := cfg.limitsAt[n]
+		cfg.errs = append(cfg.errs, &OptionError{of.Index, of.Option, invalid("With: %s makes another policy, "+
+			"but for InFlight with at most as many slots; call Limiter.Policy with another name", l)})
 	}
 	cfg.counts.limits, cfg.limitsAt = limits, at
 	for _, option := range p.used {
@@ -182,18 +181,6 @@ func (l *Limiter) newPolicy(cfg *config, name string) *Policy {
 		cfg.addFault("WithFloor", err)
 	}
 	return p
-}
-
-// checkLeft reports that a floor leaves nothing of limits.
-func (c *countConfig) checkLeft(of *policyLimits) error {
-	if !of.rules.Prohibits() || of.prohibited.Rate == 0 {
-		return nil
-	}
-	text := "WithFloor(%d) leaves nothing of %s"
-	if c.lease > 0 {
-		text += ", of whose burst WithLease keeps a part: make either smaller"
-	}
-	return invalid(text, c.floor, of.prohibited)
 }
 
 // optionsOf returns names of options, in order and once each, but those that [PolicyInfo] has apart.
@@ -276,6 +263,10 @@ func (p *Policy) warnBurst(ctx context.Context, a *engine.Answer, r Result) {
 // or the policy's.
 func (p *Policy) limitsOf(ctx context.Context, client string) (*policyLimits, error) {
 	if limits, ok := p.limiter.overrides.Find(p.name, client); ok {
+		limits, err := p.withSlots(ctx, client, limits)
+		if err != nil {
+			return nil, err
+		}
 		own, err := p.under(limits)
 		if err == nil {
 			return own, nil
@@ -306,13 +297,32 @@ func (p *Policy) ownLimits(ctx context.Context, client string) (*policyLimits, e
 	return p.under(limits)
 }
 
+// withSlots returns the limits of an override with the slots that the policy's function returns for the client, unless
+// the override names some itself.
+func (p *Policy) withSlots(ctx context.Context, client string, limits []Limit) ([]Limit, error) {
+	if p.counts.limitFunc == nil || slices.ContainsFunc(limits, Limit.isSlots) {
+		return limits, nil
+	}
+	own, err := p.ownLimits(ctx, client)
+	switch {
+	case errors.Is(err, ErrUnknownClient): // it has limits by the override alone
+		return limits, nil
+	case err != nil:
+		return nil, err
+	case own.slots > 0:
+		limits = append(slices.Clone(limits), InFlight(own.slots))
+	}
+	return limits, nil
+}
+
 // withoutSlots returns limits without slots that only an override has, or nil: what an operator limits makes no
 // method an error.
 func (p *Policy) withoutSlots(client string, set *policyLimits) *policyLimits {
-	if _, is := p.limiter.overrides.Find(p.name, client); p.limits.slots > 0 || !is && p.counts.limitFunc != nil {
+	named := slices.ContainsFunc(p.overrideOf(client), Limit.isSlots)
+	if p.limits.slots > 0 || !named && p.counts.limitFunc != nil {
 		return nil
 	}
-	tokens := slices.DeleteFunc(slices.Clone(set.given), func(l Limit) bool { return l.InFlight > 0 })
+	tokens := slices.DeleteFunc(slices.Clone(set.given), Limit.isSlots)
 	if len(tokens) == 0 {
 		tokens = []Limit{Unlimited()}
 	}
