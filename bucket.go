@@ -58,15 +58,15 @@ func newLimitSet(limits []Limit) (*limitSet, error) {
 	}
 	var errs []error
 	for i, l := range limits {
+		add := func(err error) { errs = append(errs, &limitError{err, i}) }
 		if err := l.validate(); err != nil {
-			errs = append(errs, err)
+			add(err)
 			continue
 		}
 		switch {
 		case l.InFlight > 0:
 			if s.slots > 0 {
-				errs = append(errs, fmt.Errorf("%w: %s and %s limit the same",
-					ErrInvalidArgument, InFlight(s.slots), l))
+				add(fmt.Errorf("%w: %s and %s limit the same", ErrInvalidArgument, InFlight(s.slots), l))
 			}
 			s.slots = l.InFlight
 			continue
@@ -80,7 +80,7 @@ func newLimitSet(limits []Limit) (*limitSet, error) {
 		}
 		b, err := l.bucket()
 		if err != nil {
-			errs = append(errs, err)
+			add(err)
 			continue
 		}
 		if (l.Calendar != Calendar{}) {
@@ -89,19 +89,23 @@ func newLimitSet(limits []Limit) (*limitSet, error) {
 			s.rules.Add(b)
 		}
 		s.limits = append(s.limits, l)
-		if err := s.findTwin(limits[:i], l); err != nil {
-			errs = append(errs, err)
-		}
+		s.findTwins(limits[:i], l, func(twin Limit) {
+			add(fmt.Errorf("%w: %s and %s have the same period", ErrInvalidArgument, twin, l))
+		})
 	}
 	return s, errors.Join(errs...)
 }
 
-// findTwin reports earlier limits that have the bucket of the last limit.
-func (s *limitSet) findTwin(before []Limit, last Limit) error {
-	var errs []error
-	twin := func(other Limit) {
-		errs = append(errs, fmt.Errorf("%w: %s and %s have the same period", ErrInvalidArgument, other, last))
-	}
+// limitError is what is wrong with one of several limits.
+type limitError struct {
+	error
+	index int
+}
+
+func (e *limitError) Unwrap() error { return e.error }
+
+// findTwins finds earlier limits that have the bucket of the last limit.
+func (s *limitSet) findTwins(before []Limit, last Limit, twin func(Limit)) {
 	for _, other := range before {
 		if other.Period == last.Period && other.Calendar == last.Calendar &&
 			other.Algorithm == last.Algorithm && other.Rate > 0 {
@@ -115,7 +119,6 @@ func (s *limitSet) findTwin(before []Limit, last Limit) error {
 			twin(s.limits[i])
 		}
 	}
-	return errors.Join(errs...)
 }
 
 // checkBlock reports the limits that cannot be blocked for d, as it is too long.
@@ -165,6 +168,18 @@ func (c *countConfig) newLimits(name string, limits []Limit, slots int, local bo
 	return &policyLimits{s, fieldsOf(s)}, err
 }
 
+// checkLeft reports that a floor leaves nothing of limits.
+func (c *countConfig) checkLeft(of *policyLimits) error {
+	if !of.rules.Prohibits() || of.prohibited.Rate == 0 {
+		return nil
+	}
+	text := "WithFloor(%d) leaves nothing of %s"
+	if c.lease > 0 {
+		text += ", of whose burst WithLease keeps a part: make either smaller"
+	}
+	return invalid(text, c.floor, of.prohibited)
+}
+
 // fieldsOf returns limits as header fields name them: by the policy's name, followed by their period if there
 // are several.
 func fieldsOf(s *limitSet) []httpfields.Limit {
@@ -180,7 +195,7 @@ func fieldsOf(s *limitSet) []httpfields.Limit {
 			Name: slotsName, Quota: int64(s.slots), Unit: httpfields.ConcurrentRequests,
 		})
 	}
-	inFlight := slices.ContainsFunc(s.given, func(l Limit) bool { return l.InFlight > 0 })
+	inFlight := slices.ContainsFunc(s.given, Limit.isSlots)
 	several := len(s.given) > 2 || len(s.given) == 2 && !inFlight
 	httpfields.NameLimits(s.name, several, fields)
 	return fields
@@ -218,7 +233,7 @@ func (s *limitSet) result(e *engine.Engine, a *engine.Answer) Result {
 // name come last.
 func (s *limitSet) rows(e *engine.Engine, a *engine.Answer) []Result {
 	source, given := sourceOf(e, a.Source), s.given
-	if s.slots > 0 && !slices.ContainsFunc(given, func(l Limit) bool { return l.InFlight > 0 }) {
+	if s.slots > 0 && !slices.ContainsFunc(given, Limit.isSlots) {
 		given = append(slices.Clone(given), InFlight(s.slots))
 	}
 	rows := make([]Result, 0, len(given))

@@ -33,6 +33,52 @@ func invalid(format string, args ...any) error {
 	return &invalidArgument{fmt.Sprintf(format, args...)}
 }
 
+// OptionError is one fault in the arguments of a constructor, an [ErrInvalidArgument]: [errors.As] finds the first, and
+// the error's Unwrap() []error returns all.
+type OptionError struct {
+	Index  int    // of the option in its list, from 0; -1 if none there is at fault
+	Option string // "WithFloor", "Limit", or the name of another parameter, such as "name"; "" if nil
+	Err    error  // what is wrong
+}
+
+func (e *OptionError) Error() string { return e.Err.Error() }
+func (e *OptionError) Unwrap() error { return e.Err }
+
+// OverrideError is one fault in the arguments of [Limiter.OverrideAll], an [ErrInvalidArgument]: [errors.As] finds the
+// first, and the error's Unwrap() []error returns all. Its [ErrorStatus] is 400.
+type OverrideError struct {
+	Index int    // of the override in the call, from 0; -1 if there are too many or none
+	Field string // of [Override], such as "Limits"; "" without an override
+	Err   error  // what is wrong
+
+	several bool // overrides in the call
+}
+
+func (e *OverrideError) Error() string {
+	if e.several {
+		return fmt.Sprintf("%v (override %d)", e.Err, e.Index+1)
+	}
+	return e.Err.Error()
+}
+
+func (e *OverrideError) Unwrap() error { return e.Err }
+
+// wrongNumber is the error of a call with too many overrides, or with none.
+func wrongNumber(format string, args ...any) error {
+	return &OverrideError{Index: -1, Err: invalid(format, args...)}
+}
+
+// faultsIn returns the errors that [errors.Join] has joined.
+func faultsIn(err error) []error {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		return joined.Unwrap()
+	}
+	if err == nil {
+		return nil
+	}
+	return []error{err}
+}
+
 // unusable is the error of limits that the application returned for a client. The log may name them.
 type unusable struct {
 	error
@@ -44,13 +90,13 @@ func (u *unusable) Unwrap() error { return u.error }
 // text returns the limits, or the first of many.
 func (u *unusable) text() string { return fmt.Sprintf("%.200s", joinLimits(u.limits)) }
 
-// ErrorStatus returns the status of the default response to an error: 400 for [ErrBadRequest], 403 for
-// [ErrUnknownClient], 503 for [ErrUnavailable] or a context's error, else 500. Of nil it is 200.
+// ErrorStatus returns the status of the default response to an error: 400 for [ErrBadRequest] and an
+// [OverrideError], 403 for [ErrUnknownClient], 503 for [ErrUnavailable] or a context's error, else 500. Of nil it is 200.
 func ErrorStatus(err error) int {
 	switch {
 	case err == nil:
 		return http.StatusOK
-	case errors.Is(err, ErrBadRequest):
+	case errors.Is(err, ErrBadRequest), errors.As(err, new(*OverrideError)):
 		return http.StatusBadRequest
 	case errors.Is(err, ErrUnknownClient):
 		return http.StatusForbidden

@@ -42,7 +42,7 @@ import (
 )
 
 // NewLimiter returns a limiter whose buckets are in Redis, which need not be reachable yet. The error joins
-// all faults, each an [ErrInvalidArgument].
+// all faults, each an [OptionError].
 //
 // It takes a client, a cluster client, a ring or a failover client; any other type, such as your wrapper of a
 // cluster client, counts as one server. The commands that it sends by a [redis.Client] end within
@@ -60,7 +60,7 @@ func NewLimiter(rdb redis.UniversalClient, opts ...LimiterOption) (*Limiter, err
 // are found too.
 func newRedisLimiter(rdb redis.UniversalClient, opts []LimiterOption) (*Limiter, []error) {
 	c := newConfig(opts)
-	c.require(!redisstore.IsNil(rdb), "the Redis client is nil")
+	c.requireOf("rdb", !redisstore.IsNil(rdb), "the Redis client is nil")
 	process := "P" + rand.Text()[:maxProcess]
 	e := engine.NewRedis(c.engine(), rdb, c.denials, redisstore.Config{
 		Prefix: c.prefix, Log: c.logger, Process: process, Scripts: scripts,
@@ -84,12 +84,12 @@ func newConfig(opts []LimiterOption) *config {
 		prefix: DefaultPrefix, logger: slog.Default(), timeout: defaultTimeout, denials: defaultDenials,
 	}}
 	for i, opt := range opts {
-		if c.require(opt != nil, "option %d is nil", i+1) {
+		if c.requireOption(i, opt != nil) {
 			opt.limiterOption(c)
 		}
 	}
 	if slices.Contains(c.used, "WithSettle") && slices.Contains(c.used, "WithRefund") {
-		c.errs = append(c.errs, excluded("WithSettle", "WithRefund").err())
+		c.addFault("WithSettle", excluded("WithSettle", "WithRefund").err())
 	}
 	return c
 }
@@ -106,7 +106,7 @@ func (c *limiterConfig) engine() engine.Config {
 func NewLocal(opts ...LimiterOption) (*Limiter, error) {
 	c := newConfig(opts)
 	for _, option := range c.used {
-		c.require(!slices.Contains(redisOptions, option),
+		c.requireOf(option, !slices.Contains(redisOptions, option),
 			"%s has no effect without Redis: NewLocal does not take it", option)
 	}
 	if c.errs != nil {
@@ -186,9 +186,9 @@ func (n *nameSet[T]) take(name string, made T, taken, full string, faults []erro
 	_, is := n.taken[name]
 	switch {
 	case is:
-		faults = append(faults, invalid(taken, name))
+		faults = append(faults, &OptionError{-1, "name", invalid(taken, name)})
 	case len(n.taken) == maxNames:
-		faults = append(faults, invalid(full, maxNames))
+		faults = append(faults, &OptionError{-1, "name", invalid(full, maxNames)})
 	}
 	err := errors.Join(faults...)
 	if err == nil {

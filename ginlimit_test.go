@@ -145,3 +145,14 @@ func TestEveryAlgorithmIsLeasedOrExcluded(t *testing.T) {
 		require.Equal(t, b.Leasable(), len(c.errs) == 0, limit)
 	}
 }
+
+// TestKeysAreNamedByTheirMakers, also where Go has inlined these: operators read the names.
+func TestKeysAreNamedByTheirMakers(t *testing.T) {
+	for want, f := range map[string]KeyFunc{
+		"ByClientIP": nil, "ByClientIPPrefix": ByClientIPPrefix(24, 48), "ByHeader": ByHeader("A"), "ByParam": ByParam("a"),
+		"ByAny": ByAny(ByRoute), "ByAll": ByAll(ByRoute), "ByValue": ByValue("a"), "ByRoute": ByRoute,
+	} {
+		require.Equal(t, want, kindOfKey(f))
+	}
+	require.Equal(t, "ByClientIP", kindOfKey(ByClientIP))
+}

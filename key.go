@@ -5,7 +5,10 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
+	"reflect"
+	"runtime"
 	"strconv"
+	"strings"
 
 	"github.com/gin-gonic/gin"
 
@@ -34,22 +37,28 @@ func ByHeader(names ...string) KeyFunc {
 		}
 		canonical[i] = http.CanonicalHeaderKey(name)
 	}
-	return func(c *gin.Context) (string, error) {
-		values := make([]string, len(canonical))
-		for i, name := range canonical {
-			values[i] = c.Request.Header.Get(name)
-			if name == "Host" { // net/http removes it from the headers
-				values[i] = c.Request.Host
-			}
-			if values[i] == "" {
-				return "", &missingHeader{name}
-			}
+	return byHeader(canonical).key
+}
+
+// byHeader is the headers of a key. Go names a method after its type, wherever its maker is inlined: kindOfKey has the
+// name from there.
+type byHeader []string
+
+func (names byHeader) key(c *gin.Context) (string, error) {
+	values := make([]string, len(names))
+	for i, name := range names {
+		values[i] = c.Request.Header.Get(name)
+		if name == "Host" { // net/http removes it from the headers
+			values[i] = c.Request.Host
 		}
-		if len(values) == 1 {
-			return values[0], nil
+		if values[i] == "" {
+			return "", &missingHeader{name}
 		}
-		return Key(values...), nil
 	}
+	if len(values) == 1 {
+		return values[0], nil
+	}
+	return Key(values...), nil
 }
 
 // missingHeader is the error of a request without a required header.
@@ -67,56 +76,78 @@ func ByParam(name string) KeyFunc {
 	if name == "" {
 		panic(invalid("ByParam without a name"))
 	}
-	return func(c *gin.Context) (string, error) {
-		value := c.Param(name)
-		if value == "" {
-			return "", fmt.Errorf("%w: the route has no parameter %q", ErrNoKey, name)
-		}
-		return value, nil
+	return byParam(name).key
+}
+
+type byParam string
+
+func (name byParam) key(c *gin.Context) (string, error) {
+	value := c.Param(string(name))
+	if value == "" {
+		return "", fmt.Errorf("%w: the route has no parameter %q", ErrNoKey, name)
 	}
+	return value, nil
 }
 
 // ByAny returns the first key found: an API key, say, or else the address. To limit each differently, use
 // [FirstOf]. A function finds none if its key is empty or its error wraps [ErrNoKey]; another error ends the
 // search. The result is [Key] of the function's index, from 0, and its key, so no API key shares the bucket
 // of an address. It panics without functions and on a nil one.
-//
-//go:noinline
 func ByAny(funcs ...KeyFunc) KeyFunc {
 	checkKeyFuncs("ByAny", funcs)
-	return func(c *gin.Context) (string, error) {
-		var missing []error
-		for i, f := range funcs {
-			key, err := f(c)
-			switch {
-			case err == nil && key != "":
-				return Key(strconv.Itoa(i), key), nil
-			case err != nil && !errors.Is(err, ErrNoKey):
-				return "", err
-			}
-			missing = append(missing, err)
+	return byAny(funcs).key
+}
+
+type byAny []KeyFunc
+
+func (funcs byAny) key(c *gin.Context) (string, error) {
+	var missing []error
+	for i, f := range funcs {
+		key, err := f(c)
+		switch {
+		case err == nil && key != "":
+			return Key(strconv.Itoa(i), key), nil
+		case err != nil && !errors.Is(err, ErrNoKey):
+			return "", err
 		}
-		return "", errors.Join(append(missing, ErrNoKey)...)
+		missing = append(missing, err)
 	}
+	return "", errors.Join(append(missing, ErrNoKey)...)
 }
 
 // ByAll combines all keys into one by [Key]: each user of each tenant, say. It returns the first error or
 // empty key. It panics without functions or on nil.
-//
-//go:noinline
 func ByAll(funcs ...KeyFunc) KeyFunc {
 	checkKeyFuncs("ByAll", funcs)
-	return func(c *gin.Context) (string, error) {
-		keys := make([]string, len(funcs))
-		for i, f := range funcs {
-			key, err := f(c)
-			if err != nil || key == "" {
-				return "", err
-			}
-			keys[i] = key
+	return byAll(funcs).key
+}
+
+type byAll []KeyFunc
+
+func (funcs byAll) key(c *gin.Context) (string, error) {
+	keys := make([]string, len(funcs))
+	for i, f := range funcs {
+		key, err := f(c)
+		if err != nil || key == "" {
+			return "", err
 		}
-		return Key(keys...), nil
+		keys[i] = key
 	}
+	return Key(keys...), nil
+}
+
+// kindOfKey names a key function: as this package does, or as Go names the application's.
+func kindOfKey(f KeyFunc) string {
+	if f == nil {
+		f = ByClientIP
+	}
+	name := runtime.FuncForPC(reflect.ValueOf(f).Pointer()).Name()
+	short, ok := strings.CutPrefix(name, reflect.TypeFor[Limiter]().PkgPath()+".")
+	if !ok {
+		return name[strings.LastIndexByte(name, '/')+1:]
+	}
+	short, _, _ = strings.Cut(short, ".") // of byHeader.key-fm the type
+	return strings.ToUpper(short[:1]) + short[1:]
 }
 
 func checkKeyFuncs(name string, funcs []KeyFunc) {
@@ -138,19 +169,23 @@ func ByValue(name string) KeyFunc {
 	if name == "" {
 		panic(invalid("ByValue without a name"))
 	}
-	return func(c *gin.Context) (string, error) {
-		value, _ := c.Get(name)
-		key, ok := clientkey.OfValue(value)
-		switch {
-		case !ok:
-			return "", fmt.Errorf("ginlimit: the context's value %q is a %T; want a string, an integer, "+
-				"or a struct or array with a String method",
-				name, value)
-		case key == "":
-			return "", fmt.Errorf("%w: the context has no value %q", ErrNoKey, name)
-		}
-		return key, nil
+	return byValue(name).key
+}
+
+type byValue string
+
+func (name byValue) key(c *gin.Context) (string, error) {
+	value, _ := c.Get(string(name))
+	key, ok := clientkey.OfValue(value)
+	switch {
+	case !ok:
+		return "", fmt.Errorf("ginlimit: the context's value %q is a %T; want a string, an integer, "+
+			"or a struct or array with a String method",
+			name, value)
+	case key == "":
+		return "", fmt.Errorf("%w: the context has no value %q", ErrNoKey, name)
 	}
+	return key, nil
 }
 
 // ByRoute returns the method and the route's path, such as GET and /users/:id; all requests without a route
@@ -196,7 +231,13 @@ func ByClientIPPrefix(v4, v6 int) KeyFunc {
 	if v4 < 1 || v4 > 32 || v6 < 1 || v6 > 128 {
 		panic(invalid("ByClientIPPrefix(%d, %d): want 1 to 32 and 1 to 128 bits", v4, v6))
 	}
-	return func(c *gin.Context) (string, error) { return byAddress(c, v4, v6) }
+	return byClientIPPrefix{v4, v6}.key
+}
+
+type byClientIPPrefix struct{ v4, v6 int }
+
+func (bits byClientIPPrefix) key(c *gin.Context) (string, error) {
+	return byAddress(c, bits.v4, bits.v6)
 }
 
 func byAddress(c *gin.Context, v4, v6 int) (string, error) {

@@ -80,6 +80,9 @@ func (l Limit) WithAlgorithm(a Algorithm) Limit {
 	return l
 }
 
+// isSlots reports whether it limits requests in flight.
+func (l Limit) isSlots() bool { return l.InFlight > 0 }
+
 // burst returns the tokens that a full bucket holds, or the slots; of a limit that is not counted,
 // its Rate.
 func (l Limit) burst() int {

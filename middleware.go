@@ -15,7 +15,7 @@ import (
 func New(rdb redis.UniversalClient, name string, opts ...PolicyOption) gin.HandlerFunc {
 	l, errs := newRedisLimiter(rdb, nil)
 	p, err := l.Policy(name, opts...)
-	if err := errors.Join(append(errs, err)...); err != nil {
+	if err := errors.Join(append(errs, faultsIn(err)...)...); err != nil {
 		panic(err)
 	}
 	return p.Handler()
@@ -120,7 +120,9 @@ func usable(of string, policies []*Policy, fault func(p, before *Policy) error) 
 		panic(err)
 	}
 	for _, p := range policies {
-		p.serves.Store(true)
+		if !p.serves.Swap(true) {
+			p.isPublished.Store(false) // operators see it anew
+		}
 	}
 	return policies
 }

@@ -2,6 +2,7 @@ package ginlimit
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net/http"
 	"slices"
@@ -67,7 +68,12 @@ type config struct {
 	limiterConfig
 	policyConfig
 	defaults []setting // of a limiter: the options of its policies
-	errs     []error
+	errs     []error   // each an [OptionError]
+
+	index    int            // of the option that is applied
+	option   string         // its name
+	at       map[string]int // where the options of the list stand, of the same ones the last
+	limitsAt []OptionError  // where the limits stand
 }
 
 // limiterConfig is what options of a limiter fill.
@@ -166,6 +172,7 @@ var onceOptions = []string{"WithAllowList", "WithDenyList", "WithSkip"}
 // apply applies an option, and notes all errors in it. The same option in the list of the limiter is a
 // default, which this one replaces.
 func (c *config) apply(s setting) {
+	c.place(s.name)
 	if slices.Contains(c.used, s.name) {
 		c.require(!slices.Contains(onceOptions, s.name),
 			"%s is given twice, and the second would replace the first; give it once, with all", s.name)
@@ -175,12 +182,61 @@ func (c *config) apply(s setting) {
 	s.fill(c)
 }
 
-// require adds an error unless ok, which it returns.
+// place notes that the option that is applied has a name.
+func (c *config) place(option string) {
+	if c.at == nil {
+		c.at = map[string]int{}
+	}
+	c.option, c.at[option] = option, c.index
+}
+
+// require adds an error of the option that is applied unless ok, which it returns.
 func (c *config) require(ok bool, format string, args ...any) bool {
+	return c.requireOf(c.option, ok, format, args...)
+}
+
+// requireOf is require of an option by its name, or of another parameter.
+func (c *config) requireOf(option string, ok bool, format string, args ...any) bool {
 	if !ok {
-		c.errs = append(c.errs, invalid(format, args...))
+		c.addFault(option, invalid(format, args...))
 	}
 	return ok
+}
+
+// requireOption is require of an option that is not nil.
+func (c *config) requireOption(index int, ok bool) bool {
+	if c.index = index; !ok {
+		c.errs = append(c.errs, &OptionError{Index: index, Err: invalid("option %d is nil", index+1)})
+	}
+	return ok
+}
+
+// addFault adds an error of an option, or of another parameter.
+func (c *config) addFault(option string, err error) {
+	index, ok := c.at[option]
+	if !ok {
+		index = -1
+	}
+	c.errs = append(c.errs, &OptionError{index, option, err})
+}
+
+// addLimits adds limits that an option of the list has.
+func (c *config) addLimits(option string, limits ...Limit) {
+	for range limits {
+		c.limitsAt = append(c.limitsAt, OptionError{Index: c.index, Option: option})
+	}
+	c.counts.limits = append(c.counts.limits, limits...)
+}
+
+// addLimitFaults adds what newLimitSet reports of the list's limits.
+func (c *config) addLimitFaults(err error) {
+	for _, err := range faultsIn(err) {
+		fault := OptionError{Index: -1, Option: "Limit", Err: err}
+		if of := (*limitError)(nil); errors.As(err, &of) {
+			fault.Index, fault.Option = c.limitsAt[of.index].Index, c.limitsAt[of.index].Option
+		}
+		c.errs = append(c.errs, &fault)
+	}
 }
 
 // WithPrefix sets the prefix of every key in Redis, by default [DefaultPrefix]; "" is none. Braces are an

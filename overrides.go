@@ -41,14 +41,15 @@ type Override struct {
 // second in every process, also for a client that is denied. A new limiter knows it within a second of its
 // first decision. Without Redis a process goes by the overrides that it knows.
 //
-// A client's override goes before one for all clients, and both before [WithLimitFunc]. The policy's
-// [InFlight] stays unless the limits name another; methods that take no slot, such as [Policy.Allow], ignore
-// an InFlight that only the override has. A changed Rate or Burst keeps the bucket (see [Limiter.Policy]);
+// A client's override goes before one for all clients, and both before [WithLimitFunc]. The [InFlight] of the
+// policy or of its function stays unless the limits name another. So without an InFlight the function is still
+// called; its error is the decision's, except [ErrUnknownClient]. Methods that take no slot, such as
+// [Policy.Allow], ignore an InFlight that only the override names. A changed Rate or Burst keeps the bucket (see [Limiter.Policy]);
 // another period or algorithm has a bucket of its own, where no earlier [Policy.Block] holds. Bans go on
 // until a [Policy.Reset]. A [Policy.Wait] goes by it too; a request that waits in a queue keeps its limits.
 //
 // The policy may be of another process that has published it: see [Limiter.Policies]. A client's next
-// override replaces the one before. The error joins all faults, each an [ErrInvalidArgument], as is the
+// override replaces the one before. The error joins all faults, each an [OverrideError], as is the
 // 10,001st override. Without Redis it is [ErrUnavailable], after at most five seconds; the override may be in
 // force all the same.
 func (l *Limiter) Override(ctx context.Context, o Override) error { return l.OverrideAll(ctx, o) }
@@ -59,7 +60,7 @@ func (l *Limiter) OverrideAll(ctx context.Context, all ...Override) error {
 		return errNotMade
 	}
 	if len(all) == 0 || len(all) > overrides.MostChanges {
-		return invalid("%d overrides; want 1 to %d at once", len(all), overrides.MostChanges)
+		return wrongNumber("%d overrides; want 1 to %d at once", len(all), overrides.MostChanges)
 	}
 	all = slices.Clone(all) // the caller may change its own while Redis does not answer
 	for i := range all {
@@ -71,7 +72,7 @@ func (l *Limiter) OverrideAll(ctx context.Context, all ...Override) error {
 			return struct{}{}, err
 		}
 		if err = l.overrides.Change(ctx, changes); errors.Is(err, overrides.ErrFull) {
-			err = invalid("there would be more than %d overrides; end some", overrides.Most)
+			err = wrongNumber("there would be more than %d overrides; end some", overrides.Most)
 		}
 		return struct{}{}, err
 	})
@@ -182,17 +183,19 @@ func (l *Limiter) changes(ctx context.Context, all []Override) (changes []wire.O
 	seen, published := map[string]bool{}, sync.OnceValues(func() ([]PolicyInfo, error) { return l.policyInfos(ctx) })
 	for i, o := range all {
 		name := Key(o.Policy, o.Client)
-		err := o.check()
+		faults := o.check()
 		if seen[name] {
-			err = errors.Join(err, invalid("the client of this policy has another override in the same call"))
+			faults.add("Client", invalid("the client of this policy has another override in the same call"))
 		}
-		if err == nil && len(o.Limits) > 0 {
-			err = l.checkLimits(o, published)
+		if seen[name] = true; faults == nil && len(o.Limits) > 0 {
+			if faults, err = l.checkLimits(o, published); err != nil {
+				return nil, err
+			}
 		}
-		if err != nil && len(all) > 1 {
-			err = overrideError{err, i}
+		for _, fault := range faults {
+			fault.Index, fault.several = i, len(all) > 1
+			errs = append(errs, fault)
 		}
-		errs, seen[name] = append(errs, err), true
 		change := overrides.Override{
 			Policy: o.Policy, Client: o.Client, Limits: joinLimits(o.Limits), Until: o.Until.UnixMilli(), Note: o.Note,
 		}
@@ -204,69 +207,86 @@ func (l *Limiter) changes(ctx context.Context, all []Override) (changes []wire.O
 	return changes, errors.Join(errs...)
 }
 
-// overrideError is what is wrong with one of several overrides.
-type overrideError struct {
-	error
-	index int
+// overrideFaults are what is wrong with one override.
+type overrideFaults []*OverrideError
+
+func (f *overrideFaults) add(field string, errs ...error) {
+	for _, err := range errs {
+		*f = append(*f, &OverrideError{Field: field, Err: err})
+	}
 }
 
-func (e overrideError) Error() string { return fmt.Sprintf("%v (override %d)", e.error, e.index+1) }
-
-func (e overrideError) Unwrap() error { return e.error }
-
-// Override returns which one it is, from 0. The tool asks for it.
-func (e overrideError) Override() int { return e.index }
-
-// check reports every error in an override that does not depend on its policy.
-func (o Override) check() error {
-	var c config
-	c.require(o.Policy != "", "the override has no policy")
-	c.require(len(o.Client) <= maxOverrideText, "a client of %d bytes; want at most %d", len(o.Client), maxOverrideText)
-	c.require(utf8.ValidString(o.Policy+o.Client+o.Note), "the override is not UTF-8")
-	if len(o.Limits) == 0 {
-		return errors.Join(c.errs...)
+// check returns every error in an override that does not depend on its policy.
+func (o Override) check() (faults overrideFaults) {
+	require := func(field string, ok bool, format string, args ...any) {
+		if !ok {
+			faults.add(field, invalid(format, args...))
+		}
 	}
-	c.require(len(o.Limits) <= maxOverrideLimits, "%d limits; want at most %d", len(o.Limits), maxOverrideLimits)
-	c.require(!strings.ContainsFunc(o.Note, unicode.IsControl), "the note %.64q has control characters", o.Note)
-	c.require(len(o.Note) <= maxOverrideNote, "a note of %d bytes; want at most %d", len(o.Note), maxOverrideNote)
+	require("Policy", o.Policy != "", "the override has no policy")
+	require("Client", len(o.Client) <= maxOverrideText, "a client of %d bytes; want at most %d",
+		len(o.Client), maxOverrideText)
+	for _, of := range []struct{ field, text string }{{"Policy", o.Policy}, {"Client", o.Client}, {"Note", o.Note}} {
+		require(of.field, utf8.ValidString(of.text), "the override is not UTF-8")
+	}
+	if len(o.Limits) == 0 {
+		return faults
+	}
+	require("Limits", len(o.Limits) <= maxOverrideLimits, "%d limits; want at most %d",
+		len(o.Limits), maxOverrideLimits)
+	require("Note", !strings.ContainsFunc(o.Note, unicode.IsControl), "the note %.64q has control characters", o.Note)
+	require("Note", len(o.Note) <= maxOverrideNote, "a note of %d bytes; want at most %d", len(o.Note), maxOverrideNote)
 	left := time.Until(o.Until)
-	c.require(0 < left && left <= maxOverride, "an override until %s; want the future, at most 366 days ahead",
+	require("Until", 0 < left && left <= maxOverride, "an override until %s; want the future, at most 366 days ahead",
 		o.Until.Format(time.RFC3339))
 	_, err := newLimitSet(o.Limits)
-	return errors.Join(append(c.errs, err, checkNamed(o.Limits))...)
+	faults.add("Limits", append(faultsIn(err), faultsIn(checkNamed(o.Limits))...)...)
+	return faults
 }
 
-// checkLimits reports why the policy of an override cannot have its limits.
-func (l *Limiter) checkLimits(o Override, published func() ([]PolicyInfo, error)) error {
+// checkLimits returns why the policy of an override cannot have its limits. Its error is that nobody knows.
+func (l *Limiter) checkLimits(o Override, published func() ([]PolicyInfo, error)) (faults overrideFaults, err error) {
 	if p := l.policies.get(o.Policy); p != nil {
 		own, err := p.under(o.Limits)
-		if err == nil && own.rules.Prohibits() && own.prohibited.Rate != 0 {
-			err = invalid("WithFloor(%d) leaves nothing of %s", p.counts.floor, own.prohibited)
+		if err == nil {
+			err = p.counts.checkLeft(own)
 		}
-		return errors.Join(err, o.checkSlots(p.counts.limits, p.counts.limitFunc != nil))
+		faults.add("Limits", faultsIn(errors.Join(err, o.checkSlots(p.counts.limits, p.counts.limitFunc != nil)))...)
+		return faults, nil
 	}
 	all, err := published()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	served, heeded := false, false
+	var nothing error // is left of the limits in each variant
 	for _, p := range all {
-		served = served || p.Name == o.Policy
-		heeded = heeded || p.Name == o.Policy && !slices.Contains(p.Options, "WithoutOverrides")
-		if p.Name == o.Policy {
-			err = errors.Join(err, o.checkSlots(p.Limits, slices.Contains(p.Options, "WithLimitFunc")))
+		if p.Name != o.Policy {
+			continue
 		}
-		if p.Name == o.Policy && slices.Contains(p.Options, "WithShares") {
-			err = errors.Join(err, checkShared(o.Limits))
+		errs := []error{o.checkSlots(p.Limits, slices.Contains(p.Options, "WithLimitFunc"))}
+		if slices.Contains(p.Options, "WithShares") {
+			errs = append(errs, checkShared(o.Limits))
 		}
+		if faults == nil {
+			faults.add("Limits", faultsIn(errors.Join(errs...))...)
+		}
+		counts := countConfig{floor: p.Floor, lease: p.Lease}
+		if own, err := counts.newLimits(p.Name, o.Limits, 0, false); err == nil && (!served || nothing != nil) {
+			nothing = counts.checkLeft(own)
+		}
+		served, heeded = true, heeded || !slices.Contains(p.Options, "WithoutOverrides")
+	}
+	if nothing != nil {
+		faults.add("Limits", nothing)
 	}
 	switch {
 	case !served:
-		return invalid("no process has served a policy named %.64q in the last minutes", o.Policy)
+		faults.add("Policy", invalid("no process has served a policy named %.64q in the last minutes", o.Policy))
 	case !heeded:
-		err = errors.Join(err, invalid("all processes of policy %.64q have WithoutOverrides", o.Policy))
+		faults.add("Policy", invalid("all processes of policy %.64q have WithoutOverrides", o.Policy))
 	}
-	return err
+	return faults, nil
 }
 
 // checkSlots reports that slots alone would replace limits of tokens, too: nobody means that who does not say so.

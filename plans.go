@@ -54,16 +54,16 @@ var errNoPlans = invalid("the plans were not made by NewPlans")
 // [ErrUnknownClient], which is remembered too, or limits for all such clients. Any other error, an invalid
 // limit and a panic are failures. It is called for at most 256 clients at once, with a context of five
 // seconds; 4,096 more clients wait. Different sources need different names. The error joins all faults, each
-// an [ErrInvalidArgument].
+// an [OptionError].
 func (l *Limiter) NewPlans(name string, life time.Duration,
 	source func(ctx context.Context, client string) ([]Limit, error)) (*Plans, error) {
 	if l == nil || l.engine == nil {
 		return nil, errNotMade
 	}
 	var c config
-	c.require(name != "", "NewPlans: the name is empty")
-	c.require(life >= time.Second, "NewPlans: a life of %s; want at least a second", life)
-	c.require(source != nil, "NewPlans: the source is nil")
+	c.requireOf("name", name != "", "NewPlans: the name is empty")
+	c.requireOf("life", life >= time.Second, "NewPlans: a life of %s; want at least a second", life)
+	c.requireOf("source", source != nil, "NewPlans: the source is nil")
 	const (
 		taken = "the limiter has plans named %q already; keep them, or choose another name"
 		full  = "the limiter has made %d plans; make them once, at start, not for each request"

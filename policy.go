@@ -60,8 +60,8 @@ type policyState struct {
 
 // Policy returns a policy with at least one [Limit] or [WithLimitFunc], and any [Option]. Its limits, each of
 // another period or algorithm, must all allow. Make a policy once, at start, and derive others with the same
-// buckets by [Policy.With]. The error joins all faults, each an [ErrInvalidArgument]; a name that the limiter
-// has already is one, and so is the 65,537th policy.
+// buckets by [Policy.With]. The error joins all faults, each an [OptionError]; a name that the limiter has
+// already is one, and so is the 65,537th policy.
 //
 // A policy of the same name in another process, or after a restart, shares the buckets of limits of the same
 // period and algorithm. So a changed Rate or Burst keeps the bucket: missing tokens take as long to come
@@ -73,7 +73,7 @@ func (l *Limiter) Policy(name string, opts ...PolicyOption) (*Policy, error) {
 	cfg := &config{policyConfig: policyConfig{answers: answerConfig{headers: XRateLimit}}}
 	cfg.fill(opts)
 	cfg.exclude(l.defaults)
-	cfg.require(name != "", "the policy has no name")
+	cfg.requireOf("name", name != "", "the policy has no name")
 	p := l.newPolicy(cfg, name)
 	const (
 		taken = "the limiter has a policy named %q already; keep it and call its With, or choose another name"
@@ -89,7 +89,7 @@ func (l *Limiter) Policy(name string, opts ...PolicyOption) (*Policy, error) {
 func (c *config) fill(opts []PolicyOption) {
 	for i, opt := range opts {
 		limit, isPointer := opt.(*Limit)
-		if c.require(opt != nil && !(isPointer && limit == nil), "option %d is nil", i+1) {
+		if c.requireOption(i, opt != nil && !(isPointer && limit == nil)) {
 			opt.policyOption(c)
 		}
 	}
@@ -105,7 +105,7 @@ var derivedOptions = []string{"WithCost", "WithSettle", "WithRefund", "WithFloor
 // With returns a policy with the same name, key, limits, bans and buckets, and with other options: a floor
 // for batch jobs, another cost for another route. [WithKey], [WithBan], [WithLease], [WithShares] and limits
 // are errors, as they need other buckets, except an [InFlight] of at most as many slots. The error joins all
-// faults.
+// faults, each an [OptionError].
 func (p *Policy) With(opts ...PolicyOption) (*Policy, error) {
 	if !p.made() {
 		return nil, errNoPolicy
@@ -115,19 +115,22 @@ func (p *Policy) With(opts ...PolicyOption) (*Policy, error) {
 	cfg.counts.limits, cfg.used = nil, nil
 	cfg.fill(opts)
 	for _, option := range cfg.used {
-		cfg.require(slices.Contains(derivedOptions, option),
+		cfg.requireOf(option, slices.Contains(derivedOptions, option),
 			"With: %s makes another policy; call Limiter.Policy with another name", option)
 	}
-	limits, used := slices.Clone(own), cfg.used
+	limits, used, at := slices.Clone(own), cfg.used, make([]OptionError, len(own))
 	cfg.counts.fewerSlots = cfg.counts.fewerSlots || len(cfg.counts.limits) > 0
-	for _, l := range cfg.counts.limits {
+	for n, l := range cfg.counts.limits {
 		i := slices.IndexFunc(limits, func(own Limit) bool { return own.InFlight >= l.InFlight && l.InFlight > 0 })
-		if cfg.require(i >= 0, "With: %s makes another policy, but for InFlight with at most as many slots; "+
-			"call Limiter.Policy with another name", l) {
-			limits[i] = l
+		if i >= 0 {
+			limits[i], at[i] = l, cfg.limitsAt[n]
+			continue
 		}
+		of := cfg.limitsAt[n]
+		cfg.errs = append(cfg.errs, &OptionError{of.Index, of.Option, invalid("With: %s makes another policy, "+
+			"but for InFlight with at most as many slots; call Limiter.Policy with another name", l)})
 	}
-	cfg.counts.limits = limits
+	cfg.counts.limits, cfg.limitsAt = limits, at
 	for _, option := range p.used {
 		if !slices.Contains(derivedOptions, option) {
 			cfg.used = append(cfg.used, option)
@@ -168,17 +171,16 @@ func (l *Limiter) newPolicy(cfg *config, name string) *Policy {
 	p.options = optionsOf(append(p.options, cfg.used...))
 	var err error
 	if p.limits, err = p.counts.newLimits(name, limits, 0, l.engine.IsLocal()); err != nil {
-		cfg.errs = append(cfg.errs, err)
+		cfg.addLimitFaults(err)
 	}
 	if p.counts.shares != nil {
-		cfg.checkBursts(limits)
+		for _, err := range checkBursts(limits) {
+			cfg.addFault("WithShares", err)
+		}
 	}
-	nothing := "WithFloor(%d) leaves nothing of %s"
-	if p.counts.lease > 0 {
-		nothing += ", of whose burst WithLease keeps a part: make either smaller"
+	if err := p.counts.checkLeft(p.limits); err != nil {
+		cfg.addFault("WithFloor", err)
 	}
-	cfg.require(!p.limits.rules.Prohibits() || p.limits.prohibited.Rate == 0,
-		nothing, p.counts.floor, p.limits.prohibited)
 	return p
 }
 
@@ -262,6 +264,10 @@ func (p *Policy) warnBurst(ctx context.Context, a *engine.Answer, r Result) {
 // or the policy's.
 func (p *Policy) limitsOf(ctx context.Context, client string) (*policyLimits, error) {
 	if limits, ok := p.limiter.overrides.Find(p.name, client); ok {
+		limits, err := p.withSlots(ctx, client, limits)
+		if err != nil {
+			return nil, err
+		}
 		own, err := p.under(limits)
 		if err == nil {
 			return own, nil
@@ -292,13 +298,32 @@ func (p *Policy) ownLimits(ctx context.Context, client string) (*policyLimits, e
 	return p.under(limits)
 }
 
+// withSlots returns the limits of an override with the slots that the policy's function returns for the client, unless
+// the override names some itself.
+func (p *Policy) withSlots(ctx context.Context, client string, limits []Limit) ([]Limit, error) {
+	if p.counts.limitFunc == nil || slices.ContainsFunc(limits, Limit.isSlots) {
+		return limits, nil
+	}
+	own, err := p.ownLimits(ctx, client)
+	switch {
+	case errors.Is(err, ErrUnknownClient): // it has limits by the override alone
+		return limits, nil
+	case err != nil:
+		return nil, err
+	case own.slots > 0:
+		limits = append(slices.Clone(limits), InFlight(own.slots))
+	}
+	return limits, nil
+}
+
 // withoutSlots returns limits without slots that only an override has, or nil: what an operator limits makes no
 // method an error.
 func (p *Policy) withoutSlots(client string, set *policyLimits) *policyLimits {
-	if _, is := p.limiter.overrides.Find(p.name, client); p.limits.slots > 0 || !is && p.counts.limitFunc != nil {
+	named := slices.ContainsFunc(p.overrideOf(client), Limit.isSlots)
+	if p.limits.slots > 0 || !named && p.counts.limitFunc != nil {
 		return nil
 	}
-	tokens := slices.DeleteFunc(slices.Clone(set.given), func(l Limit) bool { return l.InFlight > 0 })
+	tokens := slices.DeleteFunc(slices.Clone(set.given), Limit.isSlots)
 	if len(tokens) == 0 {
 		tokens = []Limit{Unlimited()}
 	}

@@ -31,7 +31,7 @@ func WithKey(f KeyFunc) Option {
 }
 
 // policyOption adds the limit to a policy's.
-func (l Limit) policyOption(c *config) { c.counts.limits = append(c.counts.limits, l) }
+func (l Limit) policyOption(c *config) { c.addLimits("Limit", l) }
 
 // WithLimits adds limits to a policy, as if each were an option.
 func WithLimits(limits ...Limit) PolicyOption {
@@ -41,7 +41,7 @@ func WithLimits(limits ...Limit) PolicyOption {
 // limitList is the option of [WithLimits]. It has no name: limits add to each other.
 type limitList []Limit
 
-func (l limitList) policyOption(c *config) { c.counts.limits = append(c.counts.limits, l...) }
+func (l limitList) policyOption(c *config) { c.addLimits("WithLimits", l...) }
 
 // WithLimitFunc sets a function that returns all limits of a client, at least one, such as [Plans.Limits].
 // client is what the [KeyFunc] returned; ctx is the request's, or the method's. If f returns an error, no
@@ -342,7 +342,7 @@ func (c *config) exclude(defaults []setting) {
 	}
 	for _, row := range exclusions {
 		if c.has(row.option) && c.has(row.other) && !c.leaveOut(row.other) && !c.leaveOut(row.option) {
-			c.errs = append(c.errs, row.err())
+			c.addFault(row.option, row.err())
 		}
 	}
 	for _, s := range c.defaults {
@@ -359,20 +359,22 @@ func (c *config) leaveOut(option string) bool {
 
 // checkShared reports why tenants cannot share the limits of a client.
 func checkShared(limits []Limit) error {
-	var c config
-	c.checkBursts(limits)
+	errs := checkBursts(limits)
 	for _, row := range exclusions {
 		if row.option == "WithShares" && hasKind(row.other, limits) {
-			c.errs = append(c.errs, row.err())
+			errs = append(errs, row.err())
 		}
 	}
-	return errors.Join(c.errs...)
+	return errors.Join(errs...)
 }
 
-// checkBursts notes the limits that are too large to be shared.
-func (c *config) checkBursts(limits []Limit) {
+// checkBursts reports the limits that are too large to be shared.
+func checkBursts(limits []Limit) (errs []error) {
 	for _, l := range limits {
-		c.require(l.InFlight > 0 || l.burst() <= bucket.MaxSharedBurst,
-			"WithShares: %s has a burst of more than %d; count in larger units", l, bucket.MaxSharedBurst)
+		if l.InFlight == 0 && l.burst() > bucket.MaxSharedBurst {
+			errs = append(errs, invalid("WithShares: %s has a burst of more than %d; count in larger units",
+				l, bucket.MaxSharedBurst))
+		}
 	}
+	return errs
 }

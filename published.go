@@ -3,8 +3,6 @@ package ginlimit
 import (
 	"context"
 	"fmt"
-	"reflect"
-	"runtime"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -17,13 +15,16 @@ import (
 // PolicyInfo is a policy as some processes serve it.
 type PolicyInfo struct {
 	Name      string
-	Limits    []Limit   // without [WithLimitFunc]'s; nil if their time zone is not known here
-	Key       string    // the kind of its key: "ByClientIP", "ByHeader", or the name of the application's function
-	Headers   Headers   // of [WithHeaders]
-	Options   []string  // the names of its other options; defaults, WithKeySecret and WithoutOverrides too
-	Version   string    // of the application, as it was built; "" if that is not known
-	Processes int       // processes or limiters that serve it
-	Seen      time.Time // its last publication
+	Limits    []Limit       // without [WithLimitFunc]'s; nil if their time zone is not known here
+	Handler   bool          // a handler serves it; else its methods alone take any text as a client
+	Key       string        // the kind of its key, "ByHeader" or the name of the application's function; "" without a handler
+	Headers   Headers       // of [WithHeaders]
+	Options   []string      // the names of its other options; defaults, WithKeySecret and WithoutOverrides too
+	Floor     int           // of [WithFloor]
+	Lease     time.Duration // of [WithLease]
+	Version   string        // of the application, as it was built; "" if that is not known
+	Processes int           // processes or limiters that serve it
+	Seen      time.Time     // its last publication
 }
 
 // Policies returns the policies that the processes of this prefix serve, by name. A policy that differs
@@ -44,8 +45,8 @@ func (l *Limiter) policyInfos(ctx context.Context) (all []PolicyInfo, err error)
 			limits = nil
 		}
 		all = append(all, PolicyInfo{
-			Name: p.Name, Limits: limits, Key: p.Key, Headers: Headers(p.Headers), Options: p.Options,
-			Version: p.Build, Processes: p.Processes, Seen: p.Seen,
+			Name: p.Name, Limits: limits, Handler: p.Handler, Key: p.Key, Headers: Headers(p.Headers), Options: p.Options,
+			Floor: p.Floor, Lease: time.Duration(p.Lease), Version: p.Build, Processes: p.Processes, Seen: p.Seen,
 		})
 	}
 	slices.SortFunc(all, func(a, b PolicyInfo) int {
@@ -61,22 +62,8 @@ func (p *Policy) publish() {
 	}
 	p.limiter.published.Serve(published.Policy{
 		Name: p.name, Limits: joinLimits(p.counts.limits), Key: kindOfKey(p.key), Headers: int(p.answers.headers),
-		Options: p.options, Build: build(),
+		Options: p.options, Floor: p.counts.floor, Lease: int64(p.counts.lease), Handler: p.serves.Load(), Build: build(),
 	})
-}
-
-// kindOfKey names a key function: as this package does, or as Go names the application's. Go names a function by
-// its maker, or by who the maker is inlined into: so no maker here is inlined.
-func kindOfKey(f KeyFunc) string {
-	if f == nil {
-		f = ByClientIP
-	}
-	name := runtime.FuncForPC(reflect.ValueOf(f).Pointer()).Name()
-	if short, ok := strings.CutPrefix(name, reflect.TypeFor[Limiter]().PkgPath()+"."); ok {
-		short, _, _ = strings.Cut(short, ".")
-		return short
-	}
-	return name[strings.LastIndexByte(name, '/')+1:]
 }
 
 // build returns the version of the application, or the revision that it was built from.

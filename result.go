@@ -77,12 +77,17 @@ type Result struct {
 
 // MarshalJSON returns allowed, granted, limit, name, remaining, retry_after, reset_after, source and cause,
 // with times in seconds such as 1.5. remaining is null if unlimited, retry_after if no waiting helps; cause
-// is absent if allowed. It never fails.
+// is absent if allowed. A Result whose Limit is neither valid nor zero, which no decision has, is an
+// [ErrInvalidArgument].
 func (r Result) MarshalJSON() ([]byte, error) {
+	limit, err := r.Limit.MarshalText()
+	if err != nil {
+		return nil, err
+	}
 	out := struct {
 		Allowed    bool     `json:"allowed"`
 		Granted    int      `json:"granted"`
-		Limit      Limit    `json:"limit"`
+		Limit      string   `json:"limit"`
 		Name       string   `json:"name"`
 		Remaining  *int     `json:"remaining"`
 		RetryAfter *float64 `json:"retry_after"`
@@ -90,7 +95,7 @@ func (r Result) MarshalJSON() ([]byte, error) {
 		Source     string   `json:"source"`
 		Cause      string   `json:"cause,omitempty"`
 	}{
-		r.Allowed, r.Granted, r.Limit, r.Name, &r.Remaining, new(float64), r.ResetAfter.Seconds(),
+		r.Allowed, r.Granted, string(limit), r.Name, &r.Remaining, new(float64), r.ResetAfter.Seconds(),
 		r.Source.String(), r.Cause.String(),
 	}
 	if r.Remaining == math.MaxInt {

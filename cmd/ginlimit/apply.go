@@ -177,30 +177,19 @@ func (s *session) change(ctx context.Context, todo []entry) error {
 		all = append(all, e.Override)
 	}
 	err := s.OverrideAll(ctx, all...)
-	if len(todo) == 1 && errors.Is(err, ginlimit.ErrInvalidArgument) {
-		return faults{{todo[0].line, err}}.err()
-	}
-	var found faults
-	found.addOverrides(err, todo)
-	if found == nil {
+	joined, ok := err.(interface{ Unwrap() []error })
+	if !ok {
 		return err
 	}
-	return found.err()
-}
-
-// addOverrides adds what an error of [ginlimit.Limiter.OverrideAll] says about the overrides in it.
-func (f *faults) addOverrides(err error, all []entry) {
-	switch err := err.(type) {
-	case interface {
-		Override() int
-		Unwrap() error
-	}:
-		f.add(all[err.Override()].line, "%w", err.Unwrap())
-	case interface{ Unwrap() []error }:
-		for _, one := range err.Unwrap() {
-			f.addOverrides(one, all)
+	var found faults
+	for _, err := range joined.Unwrap() {
+		var fault *ginlimit.OverrideError
+		if !errors.As(err, &fault) {
+			return err
 		}
+		found.add(todo[fault.Index].line, "%w", fault.Err)
 	}
+	return found.err()
 }
 
 func printPlan(w io.Writer, plan []change) {

@@ -44,13 +44,13 @@ type Policies struct {
 	task    upkeep.Task
 
 	mu    sync.Mutex        // guards the field below
-	texts map[string]string // of those that serve, by name
+	serve map[string]Policy // by their texts as if a handler served each
 }
 
 // New returns policies of a process with a name without a space. They are published by upkeep, or not at all if it
 // is nil.
 func New(s Store, process string, u *upkeep.Upkeep) *Policies {
-	p := &Policies{store: s, process: process, upkeep: u, texts: map[string]string{}}
+	p := &Policies{store: s, process: process, upkeep: u, serve: map[string]Policy{}}
 	p.task = upkeep.Task{Do: p.publish, First: upkeep.Soon, Every: renewal, Retry: retry}
 	return p
 }
@@ -60,24 +60,32 @@ type Policy struct {
 	Version int      `json:"v"`
 	Name    string   `json:"name"`
 	Limits  string   `json:"limits,omitempty"`
-	Key     string   `json:"key"` // the kind of its key function
+	Key     string   `json:"key"` // the kind of its key function; published if a handler serves it
 	Headers int      `json:"headers"`
 	Options []string `json:"options,omitempty"` // names of the others
-	Build   string   `json:"build,omitempty"`   // of the application
+	Floor   int      `json:"floor,omitempty"`
+	Lease   int64    `json:"lease,omitempty"` // in nanoseconds
+	Handler bool     `json:"handler,omitempty"`
+	Build   string   `json:"build,omitempty"` // of the application
 }
 
-// Serve notes that this process serves a policy, to be published within a second of the next decision.
+// Serve notes that this process serves a policy, to be published within a second of the next decision. If a handler
+// serves it, so does what methods decided on before.
 func (p *Policies) Serve(one Policy) {
 	one.Version = wire.TextVersion
-	text := wire.MarshalText(one)
-	sum := sha256.Sum256([]byte(text))
-	name := base64.RawURLEncoding.EncodeToString(sum[:12])
+	served := one
+	served.Handler = true
+	of := wire.MarshalText(served)
+	if !one.Handler {
+		one.Key = ""
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if _, known := p.texts[name]; known || len(p.texts) == maxPublished {
+	before, known := p.serve[of]
+	if known && (before.Handler || !one.Handler) || !known && len(p.serve) == maxPublished {
 		return
 	}
-	if p.texts[name] = text; len(p.texts) == 1 {
+	if p.serve[of] = one; len(p.serve) == 1 && !known {
 		p.upkeep.Add(&p.task)
 	} else {
 		p.upkeep.Hurry(&p.task)
@@ -88,11 +96,13 @@ func (p *Policies) Serve(one Policy) {
 func (p *Policies) publish(ctx context.Context) error {
 	p.mu.Lock()
 	var calls []map[string]string
-	for name, text := range p.texts {
+	for _, one := range p.serve {
+		text := wire.MarshalText(one)
+		sum := sha256.Sum256([]byte(text))
 		if last := len(calls) - 1; last < 0 || len(calls[last]) == maxTogether {
 			calls = append(calls, map[string]string{})
 		}
-		calls[len(calls)-1][name] = text
+		calls[len(calls)-1][base64.RawURLEncoding.EncodeToString(sum[:12])] = text
 	}
 	p.mu.Unlock()
 	for _, texts := range calls {

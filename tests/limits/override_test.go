@@ -518,10 +518,10 @@ func TestPoliciesArePublished(t *testing.T) {
 			all[i].Seen, all[i].Version = time.Time{}, ""
 		}
 		require.Equal(t, []ginlimit.PolicyInfo{
-			{Name: "api", Limits: []ginlimit.Limit{ginlimit.PerMinute(3)}, Key: "ByClientIP", Headers: ginlimit.XRateLimit,
+			{Name: "api", Limits: []ginlimit.Limit{ginlimit.PerMinute(3)}, Headers: ginlimit.XRateLimit,
 				Options: all[0].Options, Processes: 2},
-			{Name: "api", Limits: []ginlimit.Limit{ginlimit.PerMinute(4)}, Key: "ByHeader", Options: all[1].Options, Processes: 1},
-			{Name: "here", Key: "ByClientIP", Headers: ginlimit.XRateLimit, Options: all[2].Options, Processes: 1},
+			{Name: "api", Limits: []ginlimit.Limit{ginlimit.PerMinute(4)}, Options: all[1].Options, Floor: 1, Processes: 1},
+			{Name: "here", Headers: ginlimit.XRateLimit, Options: all[2].Options, Processes: 1},
 		}, all, "a limit of a zone without a name has no text")
 		require.Contains(t, all[1].Options, "WithBan")
 		require.Contains(t, all[1].Options, "WithFloor")
@@ -629,11 +629,11 @@ func TestWhatOperatorsCannotDoIsAnError(t *testing.T) {
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		deaf := testkit.NewOperated(t, b.Redis, ginlimit.WithoutOverrides(), ginlimit.WithKeySecret([]byte("0123456789abcdef")))
 		key := ginlimit.ByAny(ginlimit.ByHeader("X"), ginlimit.ByClientIP)
-		_, err := testkit.NewPolicy(t, deaf, "api", ginlimit.PerMinute(3), ginlimit.WithKey(key)).Allow(t.Context(), "k")
-		require.NoError(t, err)
-		_, err = testkit.NewPolicy(t, deaf, "all", ginlimit.PerMinute(3),
-			ginlimit.WithKey(ginlimit.ByAll(ginlimit.ByRoute, ginlimit.ByClientIP))).Allow(t.Context(), "k")
-		require.NoError(t, err)
+		for name, key := range map[string]ginlimit.KeyFunc{"api": key, "all": ginlimit.ByAll(ginlimit.ByRoute, ginlimit.ByClientIP)} {
+			p := testkit.NewPolicy(t, deaf, name, ginlimit.PerMinute(3), ginlimit.WithKey(key))
+			p.Handler()
+			testkit.Must(p.Allow(t.Context(), "k"))
+		}
 		time.Sleep(inForce)
 		l := testkit.NewOperated(t, b.Connect(t))
 		all, err := l.Policies(t.Context())

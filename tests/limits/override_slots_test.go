@@ -1,0 +1,76 @@
+package limits_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
+)
+
+// TestAnOverrideKeepsTheSlotsOfAFunction, unless it names some itself. Then the function is not asked.
+func TestAnOverrideKeepsTheSlotsOfAFunction(t *testing.T) {
+	t.Parallel()
+	onReaders(t, func(t *testing.T, l, _ *testkit.Limiter) {
+		ctx := t.Context()
+		of := map[string][]ginlimit.Limit{
+			"ann": {ginlimit.PerMinute(60), ginlimit.InFlight(2)}, "bob": {ginlimit.PerMinute(60)}, "bad": {{}},
+		}
+		down, asked := errors.New("no database"), 0
+		plan := ginlimit.WithLimitFunc(func(_ context.Context, client string) ([]ginlimit.Limit, error) {
+			if asked++; client == "down" {
+				return nil, down
+			}
+			if of[client] == nil {
+				return nil, ginlimit.ErrUnknownClient
+			}
+			return of[client], nil
+		})
+		p := testkit.NewPolicy(t, l, "plan", plan)
+		five := testkit.NewPolicy(t, l, "five", plan, ginlimit.InFlight(5))
+		put := func(client string, limits ...ginlimit.Limit) {
+			for _, name := range []string{"plan", "five"} {
+				o := override(client, limits...)
+				o.Policy = name
+				require.NoError(t, l.Override(ctx, o))
+			}
+		}
+		held := func(p *ginlimit.Policy, client string) (n int) {
+			for {
+				r := testkit.Must(p.Reserve(ctx, client, 1))
+				defer r.Release()
+				if !r.Result().Allowed || n == 9 {
+					return n
+				}
+				n++
+			}
+		}
+		for _, client := range []string{"ann", ""} {
+			put(client, ginlimit.PerMinute(600))
+			require.Equal(t, []int{2, 2}, []int{held(p, "ann"), held(five, "ann")})
+			rows := testkit.Must(p.Status(ctx, "ann"))
+			require.Equal(t, ginlimit.PerMinute(600), rows[0].Limit)
+			require.Equal(t, ginlimit.InFlight(2), rows[1].Limit)
+			require.ErrorIs(t, testkit.Err(p.Allow(ctx, "ann")), ginlimit.ErrInvalidArgument, "as without the override")
+		}
+		require.Equal(t, []int{9, 5}, []int{held(p, "bob"), held(five, "bob")}, "the function has none")
+		require.True(t, testkit.Must(p.Allow(ctx, "bob")).Allowed)
+		require.Equal(t, []int{9, 5}, []int{held(p, "stranger"), held(five, "stranger")}, "by the override alone")
+		_, err := p.Reserve(ctx, "down", 1)
+		require.ErrorIs(t, err, down)
+		require.ErrorIs(t, testkit.Err(p.Reserve(ctx, "bad", 1)), ginlimit.ErrInvalidArgument)
+
+		put("", ginlimit.PerMinute(600), ginlimit.InFlight(3))
+		before := asked
+		for _, client := range []string{"down", "bob"} {
+			require.Equal(t, []int{3, 3}, []int{held(p, client), held(five, client)})
+		}
+		require.True(t, testkit.Must(p.Allow(ctx, "down")).Allowed, "the operator's slots make no method an error")
+		require.Equal(t, before, asked)
+		time.Sleep(inForce)
+	})
+}

@@ -1,0 +1,92 @@
+package limits_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
+)
+
+// TestPoliciesSayWhoseClientsTheyCount: what methods alone decide on has no key function, until a handler serves it.
+func TestPoliciesSayWhoseClientsTheyCount(t *testing.T) {
+	t.Parallel()
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		l, ctx := testkit.NewOperated(t, b.Redis), t.Context()
+		worker := testkit.NewPolicy(t, l, "account", ginlimit.PerMinute(9), ginlimit.WithKey(ginlimit.ByHeader("X")))
+		web := testkit.NewPolicy(t, l, "web", ginlimit.PerMinute(9))
+		router := testkit.Serve(web.Handler())
+		find := func() (account, web ginlimit.PolicyInfo) {
+			t.Helper()
+			testkit.Must(worker.Allow(ctx, "customer 7"))
+			require.Equal(t, 200, testkit.Get(router, "/").Code)
+			time.Sleep(4 * time.Minute) // what was published before is gone
+			all := testkit.Must(testkit.NewOperated(t, b.Connect(t)).Policies(ctx))
+			require.Len(t, all, 2)
+			return all[0], all[1]
+		}
+		account, served := find()
+		require.False(t, account.Handler)
+		require.Empty(t, account.Key)
+		require.True(t, served.Handler)
+		require.Equal(t, "ByClientIP", served.Key)
+		testkit.Must(web.Allow(ctx, "192.0.2.1"))
+		worker.Handler()
+		account, served = find()
+		require.True(t, account.Handler)
+		require.Equal(t, "ByHeader", account.Key)
+		require.True(t, served.Handler, "its methods are no other policy")
+	})
+}
+
+// TestPoliciesSayWhatTheyKeep: a floor, and a lease with what it is for, also as a default that is in force.
+func TestPoliciesSayWhatTheyKeep(t *testing.T) {
+	t.Parallel()
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		l, ctx := testkit.NewOperated(t, b.Redis, ginlimit.WithLease(1500*time.Microsecond)), t.Context()
+		leased := testkit.NewPolicy(t, l, "leased", ginlimit.PerSecond(100))
+		slots := testkit.NewPolicy(t, l, "slots", ginlimit.PerSecond(100), ginlimit.InFlight(2))
+		for _, p := range []*ginlimit.Policy{leased, slots, testkit.Derive(t, slots, ginlimit.WithFloor(30))} {
+			testkit.Must(p.Reserve(ctx, "k", 1)).Release()
+		}
+		time.Sleep(inForce)
+		all := testkit.Must(testkit.NewOperated(t, b.Connect(t)).Policies(ctx))
+		require.Len(t, all, 3)
+		require.Equal(t, 1500*time.Microsecond, all[0].Lease)
+		require.Equal(t, "slots", all[1].Name)
+		require.ElementsMatch(t, []int{0, 30}, []int{all[1].Floor, all[2].Floor})
+		require.Zero(t, all[1].Lease, "InFlight leaves the default out")
+	})
+}
+
+// TestTheFloorOfAnotherProcess is respected by an override as in the process that has it.
+func TestTheFloorOfAnotherProcess(t *testing.T) {
+	t.Parallel()
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		l, operator, ctx := testkit.NewOperated(t, b.Redis), testkit.NewOperated(t, b.Connect(t)), t.Context()
+		p := testkit.NewPolicy(t, l, "api", ginlimit.PerMinute(100), ginlimit.WithFloor(30))
+		leased := testkit.NewPolicy(t, l, "leased", ginlimit.PerSecond(1000), ginlimit.WithLease(time.Minute),
+			ginlimit.WithFloor(60))
+		for _, p := range []*ginlimit.Policy{p, leased} {
+			testkit.Must(p.Allow(ctx, "ann"))
+		}
+		time.Sleep(inForce)
+		low, of := override("ann", ginlimit.PerMinute(30)), override("ann", ginlimit.PerSecond(100))
+		of.Policy = "leased"
+		for _, o := range []ginlimit.Override{low, of} {
+			own, other := l.Override(ctx, o), operator.Override(ctx, o)
+			require.ErrorIs(t, own, ginlimit.ErrInvalidArgument)
+			require.EqualError(t, other, own.Error())
+		}
+		require.ErrorContains(t, operator.Override(ctx, of), "of whose burst WithLease keeps a part")
+		require.ErrorContains(t, operator.Override(ctx, low), "WithFloor(30) leaves nothing of 30/m")
+		require.NoError(t, operator.Override(ctx, override("ann", ginlimit.PerMinute(31))))
+		require.NoError(t, operator.Override(ctx, override("bob", ginlimit.Prohibited())), "which says so")
+		lower := testkit.Derive(t, p, ginlimit.WithFloor(0))
+		testkit.Must(lower.Allow(ctx, "ann"))
+		time.Sleep(inForce)
+		require.NoError(t, operator.Override(ctx, low), "something is left for one of the variants")
+	})
+}
