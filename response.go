@@ -4,7 +4,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/gin-gonic/gin"
@@ -228,85 +227,6 @@ func detailOf(r Result, cost, floor int) string {
 	}
 }
 
-// requestState is what the policies of one handler have decided on a request, linked to what earlier
-// handlers have. Once its headers are written it does not change, but for fields, as a copy of the
-// [gin.Context] shares it.
-type requestState struct {
-	decision
-	asking  *Policy                      // whose key function runs
-	address *clientAddress               // while lists and keys ask for it; nil if one of them does
-	decided atomic.Bool                  // results do not change any more
-	follows atomic.Bool                  // another handler has begun to decide since
-	before  atomic.Pointer[requestState] // of the handler that decided before; nil if there is none
-	fields  httpfields.Fields            // memory
-}
-
-// allocateState returns an empty state for a number of policies. A state and its memory are one allocation.
-func allocateState(policies int) *requestState {
-	if policies > 1 {
-		several := new(struct {
-			requestState
-			clientAddress
-		})
-		several.address = &several.clientAddress
-		return &several.requestState
-	}
-	all := new(struct {
-		requestState
-		memory
-	})
-	all.one = &all.memory
-	return &all.requestState
-}
-
-// newState returns the newest state of a request, of a handler that is about to decide.
-func newState(c *gin.Context, policies []*Policy) *requestState {
-	s := allocateState(len(policies))
-	s.asking = policies[0]
-	s.begin(len(policies), policies[0].limiter)
-	for i, p := range policies {
-		s.parts[i].policy, s.parts[i].dry = p, p.dryRun
-	}
-	if newest := newestState(c); newest != nil {
-		newest.follows.Store(true)
-		s.before.Store(newest.orBefore())
-	}
-	c.Set(stateKey, s)
-	return s
-}
-
-// newestState returns the state of the handler that began to decide last, or nil.
-func newestState(c *gin.Context) *requestState {
-	v, _ := c.Get(stateKey)
-	s, _ := v.(*requestState)
-	return s
-}
-
-// stateOf returns the newest state of a request of a handler that has decided, or nil.
-func stateOf(c *gin.Context) *requestState { return newestState(c).orBefore() }
-
-// orBefore returns a state, or if its handler has not decided the one before. Of nil it is nil.
-func (s *requestState) orBefore() *requestState {
-	if s != nil && !s.decided.Load() {
-		return s.before.Load()
-	}
-	return s
-}
-
-// findAddress implements addressFinder. Gin reads all of a header, which a client may have filled, so several
-// policies and lists ask for the address once.
-func (s *requestState) findAddress(c *gin.Context) clientAddress {
-	if s.address != nil && s.address.known {
-		return *s.address
-	}
-	s.asking.useAddress(c)
-	found := clientAddressOf(c)
-	if s.address != nil {
-		*s.address = found
-	}
-	return found
-}
-
 // set keeps the results in the state, and warns if the same bucket has been charged already.
 func (s *requestState) set(c *gin.Context) {
 	if s.follows.Load() { // another handler has decided in a callback of this one
@@ -340,7 +260,7 @@ func (t *part) sharesWith(s *requestState) bool {
 	for i := range s.parts {
 		other := &s.parts[i]
 		if t.hash() != 0 && t.hash() == other.hash() && t.ask.Set.Shares(other.ask.Set) &&
-			t.policy.limiter.engine.SharesStore(s.engine()) {
+			t.policy.limiter.engine.SharesStore(s.limiter.engine) {
 			return true
 		}
 	}
