@@ -99,7 +99,8 @@ type handler struct {
 	exempts  bool // a policy does not count all requests
 	queues   bool // a request may wait
 	settles  bool // a charge is settled once the request was served
-	lists    bool // header fields list limits, or a function has them
+	drafts   bool // RateLimit-Policy and RateLimit list limits
+	reports  bool // these fields, or a function of header fields, need the status of each limit
 }
 
 // newHandler prepares the middleware of policies.
@@ -109,7 +110,8 @@ func newHandler(policies []*Policy) *handler {
 		h.exempts = h.exempts || p.exempts.any()
 		h.queues = h.queues || p.asks.queue.Length > 0
 		h.settles = h.settles || p.asks.settle != nil
-		h.lists = h.lists || p.asked.Report >= rules.ReportEvery
+		h.drafts = h.drafts || p.answers.headers&RateLimitDraft != 0 && !p.dryRun
+		h.reports = h.reports || p.asked.Report >= rules.ReportEvery
 	}
 	return h
 }

@@ -14,34 +14,45 @@ import (
 // writeHeaders sets the headers of a decision: of a denial, the answering part's. Headers that
 // report one limit do not change if an earlier decision is closer to exhaustion.
 func (s *requestState) writeHeaders(header http.Header, denial *part) {
-	drafts := denial != nil
-	for i := range s.parts {
-		t := &s.parts[i]
-		if t.answer != nil && t.answer.Allowed { // a cost of 0 is allowed, even if a limit has no tokens
-			for j := range t.answer.Statuses {
-				t.answer.Statuses[j].Denies = false
-			}
-		}
-		drafts = drafts || t.inDraft()
+	if s.reports {
+		s.allowFree()
 	}
-	if drafts {
+	if s.drafts || denial != nil && s.before.Load() != nil { // an earlier handler may list limits
 		s.listLimits(header, denial != nil)
 	}
 	if denial != nil {
 		s.report(header, denial)
 		s.fields.SetDenied(header, httpfields.Seconds(denial.result.RetryAfter))
-		denial.callHeaderFunc(header)
-		return
-	}
-	if len(s.parts) == 1 && s.before.Load() == nil { // without an allocation
-		if t := &s.parts[0]; t.reported() {
-			s.report(header, t)
-			t.callHeaderFunc(header)
+		if denial.policy.answers.headerFunc != nil {
+			denial.callHeaderFunc(header)
 		}
 		return
 	}
+	if len(s.parts) > 1 || s.before.Load() != nil {
+		s.reportClosest(header)
+	} else if t := &s.parts[0]; t.reported() {
+		s.report(header, t)
+		if t.policy.answers.headerFunc != nil {
+			t.callHeaderFunc(header)
+		}
+	}
+}
+
+// allowFree has no limit deny in header fields what is allowed: a cost of 0 is, even if a limit has no tokens.
+func (s *requestState) allowFree() {
 	for i := range s.parts {
-		if t := &s.parts[i]; t.reported() && t.policy.answers.headers != NoHeaders {
+		if t := &s.parts[i]; t.answer != nil && t.answer.Allowed {
+			for j := range t.answer.Statuses {
+				t.answer.Statuses[j].Denies = false
+			}
+		}
+	}
+}
+
+// reportClosest reports an allowed request of which several policies have decided.
+func (s *requestState) reportClosest(header http.Header) {
+	for i := range s.parts {
+		if t := &s.parts[i]; t.reported() {
 			s.reportDegraded(header, t)
 		}
 	}
@@ -66,15 +77,10 @@ func (s *requestState) writeHeaders(header http.Header, denial *part) {
 	}
 }
 
-// isDegraded reports whether Redis should have decided and did not.
-func (p *Policy) isDegraded(r Result) bool {
-	return r.Source == FromOpen || r.Source == FromLocal && !p.limiter.engine.IsLocal()
-}
-
 // report sets the X-RateLimit fields to the result of a policy, if it sets them and the request is not
 // unlimited.
 func (s *requestState) report(h http.Header, t *part) {
-	if r := t.result; t.policy.answers.headers&XRateLimit != 0 && r.Limit.Rate >= 0 {
+	if r := &t.result; t.policy.answers.headers&XRateLimit != 0 && r.Limit.Rate >= 0 {
 		s.fields.SetXRateLimit(h, int64(r.Limit.burst()), int64(r.Remaining), httpfields.Seconds(r.ResetAfter))
 	}
 	s.reportDegraded(h, t)
@@ -82,16 +88,16 @@ func (s *requestState) report(h http.Header, t *part) {
 
 // reportDegraded sets the field that says that Redis should have decided and did not.
 func (s *requestState) reportDegraded(h http.Header, t *part) {
-	if t.policy.answers.headers != NoHeaders && t.policy.isDegraded(t.result) {
+	from := t.result.Source
+	degraded := from == FromOpen || from == FromLocal && !s.limiter.engine.IsLocal()
+	if degraded && t.policy.answers.headers != NoHeaders {
 		s.fields.Text(h, httpfields.XRateLimitStatus, httpfields.Degraded)
 	}
 }
 
 // callHeaderFunc has the policy's function set further fields.
 func (t *part) callHeaderFunc(h http.Header) {
-	if f := t.policy.answers.headerFunc; f != nil {
-		f(h, t.limits.rows(t.policy.limiter.engine, t.answer))
-	}
+	t.policy.answers.headerFunc(h, t.limits.rows(t.policy.limiter.engine, t.answer))
 }
 
 // reported reports whether header fields may report the decision.
