@@ -39,11 +39,13 @@ type part struct {
 
 // decision is what several policies decide on a request, in a handler or for a [Reservation].
 type decision struct {
+	limiter *Limiter // of all policies
 	parts   []part
 	live    int             // how many of the asks are of policies in force: the first ones
 	asks    []engine.Ask    // in the order in which they are decided, once arranged
 	answers []engine.Answer // to the asks
 	began   time.Time       // if there are observers
+	slots   bool            // it may take some
 
 	one *memory // of one policy; nil if there are several
 }
@@ -66,23 +68,23 @@ func (d *decision) begin(policies int, l *Limiter) {
 		}
 		d.parts = d.one.parts[:]
 	}
-	if l.observers != nil {
+	if d.limiter = l; l.observers != nil {
 		d.began = time.Now()
 	}
 }
 
-func (d *decision) engine() *engine.Engine { return d.parts[0].policy.limiter.engine }
-
-// add adds the question to a policy.
+// add adds what is asked of a policy.
 func (d *decision) add(i int, ask engine.Ask) {
 	t := &d.parts[i]
+	d.slots = d.slots || t.limits.slots > 0
 	if len(d.parts) == 1 {
 		d.asks, d.answers = d.one.asks[:], d.one.answers[:]
-		d.asks[0], d.answers[0].Statuses = ask, d.one.statuses[:0]
-		t.ask, t.answer = &d.asks[0], &d.answers[0]
-		return
-	}
-	if d.asks == nil {
+		d.answers[0].Statuses = d.one.statuses[:0]
+		t.answer = &d.answers[0]
+		if !t.dry {
+			d.live = 1
+		}
+	} else if d.asks == nil {
 		d.asks = make([]engine.Ask, len(d.parts))
 	}
 	d.asks[i] = ask
@@ -91,12 +93,6 @@ func (d *decision) add(i int, ask engine.Ask) {
 
 // arrange brings the questions of several policies into the order in which they are decided: dry runs last.
 func (d *decision) arrange() {
-	if len(d.parts) == 1 {
-		if d.asks != nil && !d.parts[0].dry {
-			d.live = 1
-		}
-		return
-	}
 	var few [4]*part // on the stack
 	order, same := few[:0], true
 	for _, dry := range [...]bool{false, true} {
@@ -132,7 +128,7 @@ func (d *decision) take(ctx context.Context, waits func()) (failed *part, why fa
 	if len(d.asks) == 0 {
 		return nil, failure{}
 	}
-	err := d.engine().Take(ctx, engine.Request{
+	err := d.limiter.engine.Take(ctx, engine.Request{
 		Asks: d.asks, Answers: d.answers, Trials: len(d.asks) - d.live, Waits: waits,
 	})
 	if err == nil {
@@ -184,21 +180,34 @@ func (d *decision) partOf(ask int) *part {
 }
 
 // judge takes the results from the answers, and tells observers: of a denied request only the denials, of a
-// failed request only what dry runs decided.
-func (d *decision) judge(ctx context.Context, failed bool) {
-	denied := d.isDenied()
+// failed request only what dry runs decided. It returns the part in force that denies for longest, or nil if the
+// request is allowed.
+func (d *decision) judge(ctx context.Context, failed bool) (denial *part) {
+	var few [4]*part // on the stack
+	judged := few[:0]
 	for i := range d.parts {
 		t := &d.parts[i]
 		if t.phase != undecided || t.answer == nil || !t.answer.Decided || failed && !t.dry {
 			continue
 		}
-		p, a := t.policy, t.answer
-		t.phase, t.result = settled, t.limits.result(p.limiter.engine, a)
-		p.warnBurst(ctx, a, t.result)
-		if p.limiter.observers != nil && (t.dry || t.result.Allowed == !denied) {
-			d.record(ctx, t, outcomeOf(t.result, nil), t.result.Allowed, failure{store: a.Err})
+		t.phase, t.result = settled, t.limits.result(d.limiter.engine, t.answer)
+		if t.answer.BusyCost > 0 {
+			t.policy.warnBurst(ctx, t.answer, t.result)
+		}
+		if !t.result.Allowed && !t.dry && (denial == nil || t.result.closerThan(denial.result)) {
+			denial = t
+		}
+		judged = append(judged, t)
+	}
+	if d.limiter.observers == nil {
+		return denial
+	}
+	for _, t := range judged {
+		if t.dry || t.result.Allowed == (denial == nil) {
+			d.record(ctx, t, outcomeOf(t.result, nil), t.result.Allowed, failure{store: t.answer.Err})
 		}
 	}
+	return denial
 }
 
 // record tells observers what a policy decided.
@@ -217,46 +226,15 @@ func (d *decision) record(ctx context.Context, t *part, outcome Outcome, allowed
 	o.record(ctx, outcome, t.n, allowed, r, why)
 }
 
-// isDenied reports whether a policy in force denies.
-func (d *decision) isDenied() bool {
-	for i := range d.answers[:d.live] {
-		if a := &d.answers[i]; a.Decided && !a.Allowed {
-			return true
-		}
-	}
-	return false
-}
-
-// denial returns the part that denies for longest, or nil if the request is allowed.
-func (d *decision) denial() (longest *part) {
-	for i := range d.parts {
-		t := &d.parts[i]
-		if t.denies() && (longest == nil || t.result.closerThan(longest.result)) {
-			longest = t
-		}
-	}
-	return longest
-}
-
 // denies reports whether the request is denied by the policy.
 func (t *part) denies() bool { return t.phase == settled && !t.result.Allowed && !t.dry }
-
-// hasSlots reports whether the request holds a slot of any key.
-func (d *decision) hasSlots() bool {
-	for i := range d.answers {
-		if d.answers[i].HasSlot() {
-			return true
-		}
-	}
-	return false
-}
 
 // release gives the slots of the request back.
 func (d *decision) release() {
 	for i := range d.answers {
 		if d.answers[i].HasSlot() {
 			charge := d.answers[i].Charge(&d.asks[i])
-			d.engine().Release(&charge)
+			d.limiter.engine.Release(&charge)
 		}
 	}
 }

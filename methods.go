@@ -305,7 +305,10 @@ func (p *Policy) change(
 	defer q.putBack()
 	sets := []*policyLimits{q.set}
 	if _, is := p.limiter.overrides.Find(p.name, client); is {
-		own, err := p.ownLimits(ctx, client)
+		own, err := p.limits, error(nil)
+		if p.counts.limitFunc != nil {
+			own, err = p.funcLimits(ctx, client)
+		}
 		switch {
 		case errors.Is(err, ErrUnknownClient): // it has limits by the override alone
 		case err != nil:

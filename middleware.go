@@ -6,6 +6,8 @@ import (
 
 	"github.com/gin-gonic/gin"
 	"github.com/redis/go-redis/v9"
+
+	"github.com/ginlimit/ginlimit/internal/rules"
 )
 
 // New returns middleware that limits requests: [NewLimiter] with the defaults, and [Limiter.Handler], in one.
@@ -65,7 +67,8 @@ func AllOf(policies ...*Policy) gin.HandlerFunc {
 		}
 		return nil
 	})
-	return func(c *gin.Context) { newState(c, policies).serve(c) }
+	h := newHandler(policies)
+	return func(c *gin.Context) { h.state(c).serve(c) }
 }
 
 // FirstOf returns middleware that limits a request by the first policy whose [KeyFunc] finds a key: by its
@@ -74,16 +77,43 @@ func AllOf(policies ...*Policy) gin.HandlerFunc {
 // without a policy, on nil, and on two limiters' policies.
 func FirstOf(policies ...*Policy) gin.HandlerFunc {
 	policies = usable("FirstOf", policies, func(_, _ *Policy) error { return nil })
+	var handlers []*handler
+	for i := range policies {
+		handlers = append(handlers, newHandler(policies[i:i+1]))
+	}
 	return func(c *gin.Context) {
-		for i := range policies {
-			s := newState(c, policies[i:i+1])
+		for i, h := range handlers {
+			s := h.state(c)
 			s.parts[0].findKey(c, s)
-			if i == len(policies)-1 || !errors.Is(s.parts[0].keyErr, ErrNoKey) {
+			if i == len(handlers)-1 || !errors.Is(s.parts[0].keyErr, ErrNoKey) {
 				s.serve(c)
 				return
 			}
 		}
 	}
+}
+
+// handler is the middleware of policies, with what is known of all requests. It leaves out what no policy has.
+type handler struct {
+	policies []*Policy
+	exempts  bool // a policy does not count all requests
+	queues   bool // a request may wait
+	settles  bool // a charge is settled once the request was served
+	drafts   bool // RateLimit-Policy and RateLimit list limits
+	reports  bool // these fields, or a function of header fields, need the status of each limit
+}
+
+// newHandler prepares the middleware of policies.
+func newHandler(policies []*Policy) *handler {
+	h := &handler{policies: policies}
+	for _, p := range policies {
+		h.exempts = h.exempts || p.exempts.any()
+		h.queues = h.queues || p.asks.queue.Length > 0
+		h.settles = h.settles || p.asks.settle != nil
+		h.drafts = h.drafts || p.answers.headers&RateLimitDraft != 0 && !p.dryRun
+		h.reports = h.reports || p.asked.Report >= rules.ReportEvery
+	}
+	return h
 }
 
 // usable returns a copy of the policies of a handler, which serve requests from now on. It panics with all

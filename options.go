@@ -107,6 +107,11 @@ type exemptConfig struct {
 	denied  clientkey.Networks
 }
 
+// any reports whether there are such requests.
+func (e *exemptConfig) any() bool {
+	return e.skip != nil || !e.allowed.IsEmpty() || !e.denied.IsEmpty()
+}
+
 // askConfig is what a request asks of a policy's buckets. A nil function is the default.
 type askConfig struct {
 	cost    func(*gin.Context) int

@@ -14,6 +14,7 @@ import (
 	"github.com/ginlimit/ginlimit/internal/engine"
 	"github.com/ginlimit/ginlimit/internal/gintrust"
 	"github.com/ginlimit/ginlimit/internal/httpfields"
+	"github.com/ginlimit/ginlimit/internal/rules"
 	"github.com/ginlimit/ginlimit/internal/throttle"
 )
 
@@ -43,6 +44,7 @@ type policyState struct {
 	field   string // as the names of its limits in header fields begin
 	limits  *policyLimits
 	clients limitCache
+	asked   engine.Ask // what each request asks, but for its client, set, tenant and tokens
 
 	trust  gintrust.Trust // of Gin in the headers of proxies
 	serves atomic.Bool    // requests, by a handler
@@ -181,6 +183,7 @@ func (l *Limiter) newPolicy(cfg *config, name string) *Policy {
 	if err := p.counts.checkLeft(p.limits); err != nil {
 		cfg.addFault("WithFloor", err)
 	}
+	p.prepare()
 	return p
 }
 
@@ -221,12 +224,14 @@ func (p *Policy) tenantOf(name string, weight int) (bucket.Tenant, error) {
 	return bucket.Tenant{Name: p.limiter.engine.TenantName(name), Weight: int64(weight)}, nil
 }
 
-// tenantOfRequest returns the tenant of a request, or none of a policy without shares.
-func (p *Policy) tenantOfRequest(c *gin.Context) (bucket.Tenant, error) {
-	if p.counts.shares == nil {
-		return bucket.Tenant{}, nil
+// tenantOfRequest returns the tenant of a request under limits of a policy WithShares. Limits that count nothing have
+// none.
+func (p *Policy) tenantOfRequest(c *gin.Context, limits *policyLimits) (bucket.Tenant, error) {
+	tenant, err := p.tenantOf(p.counts.shares(c))
+	if !limits.rules.Divided() {
+		tenant = bucket.Tenant{}
 	}
-	return p.tenantOf(p.counts.shares(c))
+	return tenant, err
 }
 
 // ofAll returns the policy for all tenants together, if it is not for one.
@@ -264,11 +269,7 @@ func (p *Policy) warnBurst(ctx context.Context, a *engine.Answer, r Result) {
 // or the policy's.
 func (p *Policy) limitsOf(ctx context.Context, client string) (*policyLimits, error) {
 	if limits, ok := p.limiter.overrides.Find(p.name, client); ok {
-		limits, err := p.withSlots(ctx, client, limits)
-		if err != nil {
-			return nil, err
-		}
-		own, err := p.under(limits)
+		own, err := p.under(p.withSlots(ctx, client, limits))
 		if err == nil {
 			return own, nil
 		}
@@ -277,7 +278,10 @@ func (p *Policy) limitsOf(ctx context.Context, client string) (*policyLimits, er
 				"name", p.name, "reason", planReason(err))
 		}
 	}
-	return p.ownLimits(ctx, client)
+	if p.counts.limitFunc == nil {
+		return p.limits, nil
+	}
+	return p.funcLimits(ctx, client)
 }
 
 // overrideOf returns the limits that override a client's, or nil.
@@ -286,11 +290,8 @@ func (p *Policy) overrideOf(client string) []Limit {
 	return limits
 }
 
-// ownLimits returns a client's limits without an override.
-func (p *Policy) ownLimits(ctx context.Context, client string) (*policyLimits, error) {
-	if p.counts.limitFunc == nil {
-		return p.limits, nil
-	}
+// funcLimits returns a client's limits as the policy's function has them.
+func (p *Policy) funcLimits(ctx context.Context, client string) (*policyLimits, error) {
 	limits, err := p.counts.limitFunc(ctx, client)
 	if err != nil {
 		return nil, err
@@ -299,21 +300,15 @@ func (p *Policy) ownLimits(ctx context.Context, client string) (*policyLimits, e
 }
 
 // withSlots returns the limits of an override with the slots that the policy's function returns for the client, unless
-// the override names some itself.
-func (p *Policy) withSlots(ctx context.Context, client string, limits []Limit) ([]Limit, error) {
+// the override names some itself. If the function fails, the client has limits by the override alone.
+func (p *Policy) withSlots(ctx context.Context, client string, limits []Limit) []Limit {
 	if p.counts.limitFunc == nil || slices.ContainsFunc(limits, Limit.isSlots) {
-		return limits, nil
+		return limits
 	}
-	own, err := p.ownLimits(ctx, client)
-	switch {
-	case errors.Is(err, ErrUnknownClient): // it has limits by the override alone
-		return limits, nil
-	case err != nil:
-		return nil, err
-	case own.slots > 0:
+	if own, err := p.funcLimits(ctx, client); err == nil && own.slots > 0 {
 		limits = append(slices.Clone(limits), InFlight(own.slots))
 	}
-	return limits, nil
+	return limits
 }
 
 // withoutSlots returns limits without slots that only an override has, or nil: what an operator limits makes no
@@ -350,7 +345,24 @@ func (p *Policy) under(limits []Limit) (*policyLimits, error) {
 	return fresh, nil
 }
 
-// askOf returns the question about a client under limits.
+// prepare fills in what all requests ask of the policy alike. A dry run never waits.
+func (p *Policy) prepare() {
+	p.asked = engine.Ask{
+		Subject: engine.Subject{Prefix: p.prefix}, Failure: engine.Failure(p.asks.failure), Leases: true,
+		Queue: p.asks.queue, Settles: p.asks.settle != nil, Report: rules.ReportDenying,
+	}
+	if p.dryRun {
+		p.asked.Queue.Length = 0
+	}
+	switch {
+	case p.answers.headerFunc != nil:
+		p.asked.Report = rules.ReportFull
+	case p.answers.headers&RateLimitDraft != 0:
+		p.asked.Report = rules.ReportEvery
+	}
+}
+
+// askOf returns what a method asks about a client under limits.
 func (p *Policy) askOf(client string, limits *policyLimits) engine.Ask {
 	ask := engine.Ask{
 		Subject: engine.Subject{Prefix: p.prefix, Client: client, Set: limits.rules.Now()},
@@ -358,16 +370,6 @@ func (p *Policy) askOf(client string, limits *policyLimits) engine.Ask {
 	}
 	if limits.rules.Divided() {
 		ask.Tenant = p.tenant
-	}
-	return ask
-}
-
-// askFor returns the question of a request of n tokens, which may wait unless it is a dry run.
-func (p *Policy) askFor(client string, limits *policyLimits, n int) engine.Ask {
-	ask := p.askOf(client, limits)
-	ask.N = int64(n)
-	if ask.Queue = p.asks.queue; p.dryRun {
-		ask.Queue.Length = 0
 	}
 	return ask
 }
@@ -396,6 +398,3 @@ func (p *Policy) warnNoClient(ctx context.Context, client string) {
 			"name", p.name)
 	}
 }
-
-// useAddress logs a warning if clients can spoof the address by which the policy knows them.
-func (p *Policy) useAddress(c *gin.Context) { p.trust.Warn(c, p.limiter.logger, &p.limiter.addresses) }

@@ -2,63 +2,120 @@ package ginlimit
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"net/http"
 	"reflect"
 	"slices"
+	"sync/atomic"
 
 	"github.com/gin-gonic/gin"
 
 	"github.com/ginlimit/ginlimit/internal/clientkey"
 	"github.com/ginlimit/ginlimit/internal/engine"
+	"github.com/ginlimit/ginlimit/internal/httpfields"
 	"github.com/ginlimit/ginlimit/internal/readahead"
-	"github.com/ginlimit/ginlimit/internal/rules"
 )
+
+// requestState is what the policies of one handler have decided on a request, linked to what earlier
+// handlers have. Once its headers are written it does not change, but for fields, as a copy of the
+// [gin.Context] shares it.
+type requestState struct {
+	decision
+	*handler
+	asking  *Policy                      // whose key function runs
+	address *clientAddress               // while lists and keys ask for it; nil if one of them does
+	decided atomic.Bool                  // results do not change any more
+	follows atomic.Bool                  // another handler has begun to decide since
+	before  atomic.Pointer[requestState] // of the handler that decided before; nil if there is none
+	fields  httpfields.Fields            // memory
+}
+
+// state returns the newest state of a request, which the handler is about to decide on. A state and its memory are
+// one allocation.
+func (h *handler) state(c *gin.Context) (s *requestState) {
+	if len(h.policies) == 1 {
+		all := new(struct {
+			requestState
+			memory
+		})
+		s, all.one = &all.requestState, &all.memory
+	} else {
+		all := new(struct {
+			requestState
+			clientAddress
+		})
+		s, all.address = &all.requestState, &all.clientAddress
+	}
+	s.handler, s.asking = h, h.policies[0]
+	s.begin(len(h.policies), s.asking.limiter)
+	for i, p := range h.policies {
+		s.parts[i].policy, s.parts[i].dry = p, p.dryRun
+	}
+	if newest := newestState(c); newest != nil {
+		newest.follows.Store(true)
+		s.before.Store(newest.orBefore())
+	}
+	c.Set(stateKey, s)
+	return s
+}
+
+// newestState returns the state of the handler that began to decide last, or nil.
+func newestState(c *gin.Context) *requestState {
+	v, _ := c.Get(stateKey)
+	s, _ := v.(*requestState)
+	return s
+}
+
+// stateOf returns the newest state of a request of a handler that has decided, or nil.
+func stateOf(c *gin.Context) *requestState { return newestState(c).orBefore() }
+
+// orBefore returns a state, or if its handler has not decided the one before. Of nil it is nil.
+func (s *requestState) orBefore() *requestState {
+	if s != nil && !s.decided.Load() {
+		return s.before.Load()
+	}
+	return s
+}
 
 // serve decides on a request, and answers it if it is denied.
 func (s *requestState) serve(c *gin.Context) {
-	if s.bypass(c) {
+	if s.exempts && s.bypass(c) {
 		return
 	}
 	ctx := c.Request.Context()
-	defer s.release() // of slots, when the handlers that follow return, or anything before them panics
 	failed, why := s.ask(c)
+	if s.slots { // they are free again when the handlers that follow return, or anything before them panics
+		defer s.release()
+	}
 	s.address = nil // a handler that follows may change the request
-	none, reason := s.takeFor(c.Request)
+	none, reason := (*part)(nil), failure{}
+	if s.queues && readsAhead(c.Request) {
+		none, reason = s.takeReadingAhead(c.Request)
+	} else {
+		none, reason = s.take(c.Request.Context(), nil)
+	}
 	if failed == nil {
 		failed, why = none, reason
 	}
 	if s.live < len(s.asks) {
 		s.leaveOutTrials(func(t *part, why failure) { t.fail(c, s, why) })
 	}
-	s.judge(ctx, failed != nil)
+	denial := s.judge(ctx, failed != nil)
 	if failed != nil {
 		failed.fail(c, s, why)
 		return
 	}
 	s.set(c)
-	denial := s.denial()
 	s.writeHeaders(c.Writer.Header(), denial)
 	switch {
 	case denial != nil:
 		s.deny(c, denial)
-	case s.settles():
+	case s.settles:
 		s.serveSettling(c)
-	case s.hasSlots():
+	case s.slots:
 		c.Next()
 	}
-}
-
-// queues reports whether the request may wait.
-func (s *requestState) queues() bool {
-	for i := range s.parts {
-		if s.parts[i].policy.asks.queue.Length > 0 {
-			return true
-		}
-	}
-	return false
 }
 
 const (
@@ -69,13 +126,10 @@ const (
 	maxAllReadAhead = 32 << 20
 )
 
-// takeFor is take for a request in a handler. Its body is read ahead while it waits: else the place in the queue, and
-// then a token, could be a client's that has left.
-func (s *requestState) takeFor(r *http.Request) (failed *part, why failure) {
-	if !s.queues() || !readsAhead(r) {
-		return s.take(r.Context(), nil)
-	}
-	n, all, body := r.ContentLength, &s.parts[0].policy.limiter.readAhead, (*readahead.Body)(nil)
+// takeReadingAhead is take that reads the body of a request ahead while the request waits: else the place in the
+// queue, and then a token, could be a client's that has left.
+func (s *requestState) takeReadingAhead(r *http.Request) (failed *part, why failure) {
+	n, all, body := r.ContentLength, &s.limiter.readAhead, (*readahead.Body)(nil)
 	defer func() {
 		if body != nil {
 			body.Stop()
@@ -190,7 +244,9 @@ func (s *requestState) ask(c *gin.Context) (failed *part, why failure) {
 			t.ask, t.answer = nil, nil
 		}
 	}
-	s.arrange()
+	if len(s.parts) > 1 {
+		s.arrange()
+	}
 	return failed, why
 }
 
@@ -199,60 +255,54 @@ func (t *part) identify(c *gin.Context, s *requestState) (why failure) {
 	p := t.policy
 	s.asking = p
 	if !t.hasN {
-		p.publish()
-		if t.n, t.hasN = 1, true; p.asks.cost != nil {
+		t.n, t.hasN = 1, true
+		if !p.isPublished.Load() {
+			p.publish()
+		}
+		if p.asks.cost != nil {
 			t.n = p.asks.cost(c)
 		}
 	}
-	if err := checkCost(t.n); err != nil {
-		return failure{err: err}
+	if t.n < 0 {
+		return failure{err: fmt.Errorf("%w: a cost of %d; want at least 0", ErrInvalidArgument, t.n)}
 	}
-	t.findKey(c, s)
+	if !t.hasKey {
+		t.findKey(c, s)
+	}
 	if t.keyErr != nil {
 		return failure{err: t.keyErr, origin: ReasonKeyFunc}
 	}
 	return failure{}
 }
 
-// prepare returns the question to the policy.
+// prepare returns what the request asks of the policy.
 func (t *part) prepare(c *gin.Context, s *requestState, found []foundLimits, i int) (ask engine.Ask, why failure) {
 	p := t.policy
 	if why = t.identify(c, s); why.err != nil {
 		return ask, why
 	}
 	var err error
-	if t.limits, err = t.findLimits(c.Request.Context(), found, i); err != nil {
+	if found != nil && found[i].known {
+		t.limits, err = found[i].limits, found[i].err
+	} else {
+		t.limits, err = p.limitsOf(c.Request.Context(), t.client)
+	}
+	if err != nil {
 		return ask, failure{err: err, origin: ReasonLimitFunc}
 	}
-	ask = p.askFor(t.client, t.limits, t.n)
-	tenant, err := p.tenantOfRequest(c)
-	if err != nil {
-		return ask, failure{err: err, origin: ReasonKeyFunc}
+	ask = p.asked
+	ask.Client, ask.N, ask.Set = t.client, int64(t.n), t.limits.rules.Now()
+	if p.counts.shares != nil {
+		if ask.Tenant, err = p.tenantOfRequest(c, t.limits); err != nil {
+			return ask, failure{err: err, origin: ReasonKeyFunc}
+		}
 	}
-	if t.limits.rules.Divided() {
-		ask.Tenant = tenant
-	}
-	ask.Report, ask.Settles = p.report(), p.asks.settle != nil
 	t.asked = true
 	return ask, failure{}
 }
 
-// report returns which statuses a response needs.
-func (p *Policy) report() rules.Report {
-	switch {
-	case p.answers.headerFunc != nil:
-		return rules.ReportFull
-	case p.answers.headers&RateLimitDraft != 0:
-		return rules.ReportEvery
-	}
-	return rules.ReportDenying
-}
-
 // findKey finds the key of the request, once.
 func (t *part) findKey(c *gin.Context, s *requestState) {
-	if t.hasKey {
-		return
-	}
 	p := t.policy
 	s.asking, t.hasKey = p, true
 	if p.key != nil {
@@ -268,6 +318,21 @@ func (t *part) findKey(c *gin.Context, s *requestState) {
 	t.client, t.keyErr = s.findAddress(c).key(clientkey.BitsV4, clientkey.BitsV6) // ByClientIP would look for the state
 }
 
+// findAddress implements addressFinder. Gin reads all of a header, which a client may have filled, so several
+// policies and lists ask for the address once.
+func (s *requestState) findAddress(c *gin.Context) clientAddress {
+	if s.address != nil && s.address.known {
+		return *s.address
+	}
+	p := s.asking // it logs a warning if clients can spoof the address by which it knows them
+	p.trust.Warn(c, p.limiter.logger, &p.limiter.addresses)
+	found := clientAddressOf(c)
+	if s.address != nil {
+		*s.address = found
+	}
+	return found
+}
+
 // deny answers a denied request.
 func (s *requestState) deny(c *gin.Context, by *part) {
 	c.Status(http.StatusTooManyRequests)
@@ -277,16 +342,6 @@ func (s *requestState) deny(c *gin.Context, by *part) {
 	} else {
 		s.answerDenied(c, by)
 	}
-}
-
-// settles reports whether what the request took is settled once it was served.
-func (s *requestState) settles() bool {
-	for i := range s.parts {
-		if s.parts[i].settles() {
-			return true
-		}
-	}
-	return false
 }
 
 func (t *part) settles() bool {
@@ -301,8 +356,8 @@ func (s *requestState) serveSettling(c *gin.Context) {
 	var actual []int64
 	defer func() { // all at the same time; not recover, which would hide where a panic came from
 		ctx := context.WithoutCancel(c.Request.Context()) // its client may be gone
-		limiter, of := s.parts[0].policy.limiter, func(i int) *part { return parts[i] }
-		for _, err := range limiter.settle(ctx, actual, charges, of) {
+		of := func(i int) *part { return parts[i] }
+		for _, err := range s.limiter.settle(ctx, actual, charges, of) {
 			_ = c.Error(err) // for the application's log; it returns what it was given
 		}
 	}()
@@ -322,53 +377,4 @@ func (s *requestState) serveSettling(c *gin.Context) {
 	}
 	c.Next()
 	served = true
-}
-
-// fail answers a request on which a policy has no decision, and logs why if the application is at fault.
-func (t *part) fail(c *gin.Context, s *requestState, why failure) {
-	p := t.policy
-	free := t.n == 0 && t.asked && errors.Is(why.err, ErrUnavailable)
-	s.record(c.Request.Context(), t, OutcomeFailed, free, why)
-	switch {
-	case free:
-		return // whatever is left
-	case p.dryRun:
-		_ = c.Error(why.err) // for the application's log; it returns what it was given
-		p.logFault(c, why)
-		return
-	}
-	if s := stateOf(c); s != nil {
-		s.listLimits(c.Writer.Header(), true)
-	}
-	if p.answers.errorHandler != nil {
-		p.answers.errorHandler(c, why.err)
-	} else {
-		answerError(c, why.err)
-	}
-	c.Abort()
-	if c.Writer.Status() == http.StatusInternalServerError {
-		p.logFault(c, why)
-	}
-}
-
-// logFault logs, once in a while, why there is no decision if the application is at fault. The line
-// omits the error's text, which may name a client, but for limits that cannot be used.
-func (p *Policy) logFault(c *gin.Context, why failure) {
-	if ErrorStatus(why.err) != http.StatusInternalServerError || !p.logged.faults.Allow() {
-		return
-	}
-	ctx := c.Request.Context()
-	args := []any{"name", p.name, "route", c.FullPath(), "reason", why.reason(ctx, Result{})}
-	if bad := (*unusable)(nil); errors.As(why.err, &bad) && len(bad.limits) > 0 {
-		args = append(args, "limits", bad.text())
-	}
-	p.limiter.logger.WarnContext(ctx, "ginlimit: the application gives a request no usable key, limits or cost", args...)
-}
-
-// checkCost returns the error of a cost that cannot be.
-func checkCost(n int) error {
-	if n >= 0 {
-		return nil
-	}
-	return fmt.Errorf("%w: a cost of %d; want at least 0", ErrInvalidArgument, n)
 }

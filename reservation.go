@@ -89,12 +89,12 @@ func reserve(ctx context.Context, w traits.Waiting, charges ...Charge) (*Reserva
 		return nil, traits.ErrLeft
 	}
 	d.leaveOutTrials(func(t *part, why failure) { d.record(ctx, t, OutcomeFailed, false, why) })
-	d.judge(ctx, failed != nil)
+	denial := d.judge(ctx, failed != nil)
 	if failed != nil {
 		d.record(ctx, failed, OutcomeFailed, false, why)
 		return nil, why.err
 	}
-	r.hold(&d)
+	r.hold(&d, denial == nil)
 	if kept = r.result.Allowed; kept {
 		r.releaseWhenDropped(&d)
 	}
@@ -166,22 +166,24 @@ func (d *decision) charge(ctx context.Context, charges []Charge) error {
 			t.phase = absent
 			continue
 		}
-		ask := p.askFor(c.Client, t.limits, c.N)
-		ask.Settles, ask.Recalls = true, true
+		ask := p.askOf(c.Client, t.limits)
+		ask.N, ask.Queue, ask.Settles, ask.Recalls = int64(c.N), p.asked.Queue, true, true
 		d.add(i, ask)
 	}
-	d.arrange()
+	if len(charges) > 1 {
+		d.arrange()
+	}
 	return nil
 }
 
 // hold fills in what was decided and taken. If the request is denied, only dry runs have taken anything, of
 // which the tokens stay taken.
-func (r *Reservation) hold(d *decision) {
+func (r *Reservation) hold(d *decision, allowed bool) {
 	r.parts, r.results, r.taken = d.parts, r.one.results[:0], r.one.taken[:]
 	if len(d.parts) > 1 {
 		r.taken = make([]engine.Charge, len(d.parts))
 	}
-	allowed, found := !d.isDenied(), false
+	found := false
 	for i := range d.parts {
 		t := &d.parts[i]
 		if t.phase != settled {

@@ -4,7 +4,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/gin-gonic/gin"
@@ -15,34 +14,45 @@ import (
 // writeHeaders sets the headers of a decision: of a denial, the answering part's. Headers that
 // report one limit do not change if an earlier decision is closer to exhaustion.
 func (s *requestState) writeHeaders(header http.Header, denial *part) {
-	drafts := denial != nil
-	for i := range s.parts {
-		t := &s.parts[i]
-		if t.answer != nil && t.answer.Allowed { // a cost of 0 is allowed, even if a limit has no tokens
-			for j := range t.answer.Statuses {
-				t.answer.Statuses[j].Denies = false
-			}
-		}
-		drafts = drafts || t.inDraft()
+	if s.reports {
+		s.allowFree()
 	}
-	if drafts {
+	if s.drafts || denial != nil && s.before.Load() != nil { // an earlier handler may list limits
 		s.listLimits(header, denial != nil)
 	}
 	if denial != nil {
 		s.report(header, denial)
 		s.fields.SetDenied(header, httpfields.Seconds(denial.result.RetryAfter))
-		denial.callHeaderFunc(header)
-		return
-	}
-	if len(s.parts) == 1 && s.before.Load() == nil { // without an allocation
-		if t := &s.parts[0]; t.reported() {
-			s.report(header, t)
-			t.callHeaderFunc(header)
+		if denial.policy.answers.headerFunc != nil {
+			denial.callHeaderFunc(header)
 		}
 		return
 	}
+	if len(s.parts) > 1 || s.before.Load() != nil {
+		s.reportClosest(header)
+	} else if t := &s.parts[0]; t.reported() {
+		s.report(header, t)
+		if t.policy.answers.headerFunc != nil {
+			t.callHeaderFunc(header)
+		}
+	}
+}
+
+// allowFree has no limit deny in header fields what is allowed: a cost of 0 is, even if a limit has no tokens.
+func (s *requestState) allowFree() {
 	for i := range s.parts {
-		if t := &s.parts[i]; t.reported() && t.policy.answers.headers != NoHeaders {
+		if t := &s.parts[i]; t.answer != nil && t.answer.Allowed {
+			for j := range t.answer.Statuses {
+				t.answer.Statuses[j].Denies = false
+			}
+		}
+	}
+}
+
+// reportClosest reports an allowed request of which several policies have decided.
+func (s *requestState) reportClosest(header http.Header) {
+	for i := range s.parts {
+		if t := &s.parts[i]; t.reported() {
 			s.reportDegraded(header, t)
 		}
 	}
@@ -67,15 +77,10 @@ func (s *requestState) writeHeaders(header http.Header, denial *part) {
 	}
 }
 
-// isDegraded reports whether Redis should have decided and did not.
-func (p *Policy) isDegraded(r Result) bool {
-	return r.Source == FromOpen || r.Source == FromLocal && !p.limiter.engine.IsLocal()
-}
-
 // report sets the X-RateLimit fields to the result of a policy, if it sets them and the request is not
 // unlimited.
 func (s *requestState) report(h http.Header, t *part) {
-	if r := t.result; t.policy.answers.headers&XRateLimit != 0 && r.Limit.Rate >= 0 {
+	if r := &t.result; t.policy.answers.headers&XRateLimit != 0 && r.Limit.Rate >= 0 {
 		s.fields.SetXRateLimit(h, int64(r.Limit.burst()), int64(r.Remaining), httpfields.Seconds(r.ResetAfter))
 	}
 	s.reportDegraded(h, t)
@@ -83,16 +88,16 @@ func (s *requestState) report(h http.Header, t *part) {
 
 // reportDegraded sets the field that says that Redis should have decided and did not.
 func (s *requestState) reportDegraded(h http.Header, t *part) {
-	if t.policy.answers.headers != NoHeaders && t.policy.isDegraded(t.result) {
+	from := t.result.Source
+	degraded := from == FromOpen || from == FromLocal && !s.limiter.engine.IsLocal()
+	if degraded && t.policy.answers.headers != NoHeaders {
 		s.fields.Text(h, httpfields.XRateLimitStatus, httpfields.Degraded)
 	}
 }
 
 // callHeaderFunc has the policy's function set further fields.
 func (t *part) callHeaderFunc(h http.Header) {
-	if f := t.policy.answers.headerFunc; f != nil {
-		f(h, t.limits.rows(t.policy.limiter.engine, t.answer))
-	}
+	t.policy.answers.headerFunc(h, t.limits.rows(t.policy.limiter.engine, t.answer))
 }
 
 // reported reports whether header fields may report the decision.
@@ -228,85 +233,6 @@ func detailOf(r Result, cost, floor int) string {
 	}
 }
 
-// requestState is what the policies of one handler have decided on a request, linked to what earlier
-// handlers have. Once its headers are written it does not change, but for fields, as a copy of the
-// [gin.Context] shares it.
-type requestState struct {
-	decision
-	asking  *Policy                      // whose key function runs
-	address *clientAddress               // while lists and keys ask for it; nil if one of them does
-	decided atomic.Bool                  // results do not change any more
-	follows atomic.Bool                  // another handler has begun to decide since
-	before  atomic.Pointer[requestState] // of the handler that decided before; nil if there is none
-	fields  httpfields.Fields            // memory
-}
-
-// allocateState returns an empty state for a number of policies. A state and its memory are one allocation.
-func allocateState(policies int) *requestState {
-	if policies > 1 {
-		several := new(struct {
-			requestState
-			clientAddress
-		})
-		several.address = &several.clientAddress
-		return &several.requestState
-	}
-	all := new(struct {
-		requestState
-		memory
-	})
-	all.one = &all.memory
-	return &all.requestState
-}
-
-// newState returns the newest state of a request, of a handler that is about to decide.
-func newState(c *gin.Context, policies []*Policy) *requestState {
-	s := allocateState(len(policies))
-	s.asking = policies[0]
-	s.begin(len(policies), policies[0].limiter)
-	for i, p := range policies {
-		s.parts[i].policy, s.parts[i].dry = p, p.dryRun
-	}
-	if newest := newestState(c); newest != nil {
-		newest.follows.Store(true)
-		s.before.Store(newest.orBefore())
-	}
-	c.Set(stateKey, s)
-	return s
-}
-
-// newestState returns the state of the handler that began to decide last, or nil.
-func newestState(c *gin.Context) *requestState {
-	v, _ := c.Get(stateKey)
-	s, _ := v.(*requestState)
-	return s
-}
-
-// stateOf returns the newest state of a request of a handler that has decided, or nil.
-func stateOf(c *gin.Context) *requestState { return newestState(c).orBefore() }
-
-// orBefore returns a state, or if its handler has not decided the one before. Of nil it is nil.
-func (s *requestState) orBefore() *requestState {
-	if s != nil && !s.decided.Load() {
-		return s.before.Load()
-	}
-	return s
-}
-
-// findAddress implements addressFinder. Gin reads all of a header, which a client may have filled, so several
-// policies and lists ask for the address once.
-func (s *requestState) findAddress(c *gin.Context) clientAddress {
-	if s.address != nil && s.address.known {
-		return *s.address
-	}
-	s.asking.useAddress(c)
-	found := clientAddressOf(c)
-	if s.address != nil {
-		*s.address = found
-	}
-	return found
-}
-
 // set keeps the results in the state, and warns if the same bucket has been charged already.
 func (s *requestState) set(c *gin.Context) {
 	if s.follows.Load() { // another handler has decided in a callback of this one
@@ -340,7 +266,7 @@ func (t *part) sharesWith(s *requestState) bool {
 	for i := range s.parts {
 		other := &s.parts[i]
 		if t.hash() != 0 && t.hash() == other.hash() && t.ask.Set.Shares(other.ask.Set) &&
-			t.policy.limiter.engine.SharesStore(s.engine()) {
+			t.policy.limiter.engine.SharesStore(s.limiter.engine) {
 			return true
 		}
 	}

@@ -76,7 +76,7 @@ func (e *Engine) settleAll(ctx context.Context, actual []int64, charges []Charge
 	errs = atOnce(len(charges), func(i int) error { return e.settle(ctx, &charges[i], actual[i], &answers[i]) })
 	for i, err := range errs {
 		if err != nil {
-			errs[i] = Unavailable(ctx, err)
+			errs[i] = Unavailable(context.Background(), err) // the caller does not end it
 		}
 		answers[i].Failed = errs[i]
 	}

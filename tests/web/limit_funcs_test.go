@@ -166,8 +166,8 @@ func TestOverridesAnswerBesideFunctions(t *testing.T) {
 		const d = 20 * time.Millisecond
 		limiter := testkit.Must(ginlimit.NewLocal())
 		defer func() { require.NoError(t, limiter.Close()) }()
-		policies := withFuncs(t, limiter, []limitFunc{slow(d, nil, "why"), slow(d, nil, nil), slow(d, nil, nil)},
-			ginlimit.WithKey(testkit.Everybody))
+		policies := withFuncs(t, limiter, []limitFunc{slow(d, errors.New("it fails"), nil), slow(d, nil, nil),
+			slow(d, nil, nil)}, ginlimit.WithKey(testkit.Everybody))
 		policies = append(policies, testkit.Must(limiter.Policy("dry", ginlimit.WithDryRun(),
 			ginlimit.WithKey(testkit.Everybody), ginlimit.WithLimitFunc(slow(d, errors.New("dry"), nil)))))
 		require.NoError(t, limiter.Override(t.Context(), ginlimit.Override{
