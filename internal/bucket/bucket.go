@@ -41,13 +41,10 @@ type Bucket struct {
 type State struct {
 	Level int64 // units short of full
 
-	// Of a window, in milliseconds:
-	Soon  int64 // until it has more tokens than after the charge; of slots, its process' place among those that wait, or 0
-	Wait  int64 // until one more charge fits; of a ban, how long it lasts after the denial that caused it
-	Reset int64 // until it is full, or until its calendar period ends; of slots, how many other processes hold
-
-	// Wait of tenants is until the charge fits that was denied. Wait of a token bucket is until the
-	// charge fits that is denied, if that is held (see Hold), else 0.
+	// In milliseconds, of what does not say so by its level. Slots have a Place and Others instead.
+	Soon  int64 // of a window, until it has more tokens than after the charge
+	Wait  int64 // until one more charge fits: of windows, tenants and bans, and of token buckets on Hold
+	Reset int64 // of a window, until it is full, or until its calendar period ends
 
 	Mark int64 // finds what a call took of a window again, for a Return; it has no unit
 

@@ -28,6 +28,16 @@ func NewSlots(n int64) Bucket {
 	return Bucket{ID: "slots", Kind: Slots, Burst: math.MaxInt64, Whole: math.MaxInt64, Cost: 1, Capacity: n}
 }
 
+// SlotsState returns how many slots are in use, how many of them other processes hold, and the place of this
+// process among those that wait.
+func SlotsState(used, others, place int64) State { return State{Level: used, Soon: place, Reset: others} }
+
+// Others returns how many slots other processes hold.
+func (s State) Others() int64 { return s.Reset }
+
+// Place returns the place of this process among those that wait for slots, or 0.
+func (s State) Place() int64 { return s.Soon }
+
 // slotAfter returns after how many milliseconds to try again for a slot.
 func slotAfter(b *Bucket, level, _, _ int64) int64 {
 	if level >= b.Capacity {

@@ -6,12 +6,12 @@ package denycache
 
 import (
 	"cmp"
-	"math/bits"
 	"slices"
 	"sync/atomic"
 	"time"
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
+	"github.com/ginlimit/ginlimit/internal/table"
 )
 
 const (
@@ -19,8 +19,6 @@ const (
 	MaxEntries = 1 << 22
 	// life is how long a denial is used.
 	life = time.Second
-	// ways is how many entries a key may be in.
-	ways = 4
 	// stripes is how many stripes of keys record their last change.
 	stripes = 1024
 )
@@ -36,17 +34,12 @@ const (
 //
 // The cache uses this process' clock: a test that sets Redis' clock makes none.
 //
-// The cache is a table of fixed size. Each key has a few places in it, which are read and written
-// without a lock.
-//
 // After a change in this process, such as a refund, no older denial remains. Forget sets the time
 // of the key's stripe, then empties the key's places. Remember writes its entry, then removes it if
 // its call was sent before that time. If Forget empties the places before the entry is written, it
 // has already set the time, and Remember sees it.
 type Cache struct {
-	sets  int // a power of two
-	table atomic.Pointer[[]atomic.Pointer[entry]]
-
+	table table.Table[entry]
 	start time.Time
 	// changed is when this process last changed a key of a stripe, or charged it for a tenant, since start.
 	changed [stripes]atomic.Int64
@@ -96,17 +89,7 @@ func New(entries int) *Cache {
 	if entries <= 0 {
 		return nil
 	}
-	return &Cache{sets: 1 << bits.Len(uint((entries-1)/ways)), start: time.Now()}
-}
-
-// places returns the places for a hash, or nil before the first Remember.
-func (c *Cache) places(hash uint64) []atomic.Pointer[entry] {
-	table := c.table.Load()
-	if table == nil {
-		return nil
-	}
-	i := int(hash&uint64(c.sets-1)) * ways
-	return (*table)[i : i+ways]
+	return &Cache{table: table.New[entry](entries), start: time.Now()}
 }
 
 // Lookup reports whether Redis would deny a charge. If so, it sets the states of the buckets.
@@ -114,7 +97,7 @@ func (c *Cache) Lookup(s Subject, states []bucket.State) bool {
 	if c == nil {
 		return false
 	}
-	e := find(c.places(s.Hash), s)
+	e := find(c.table.Places(s.Hash), s)
 	if e == nil || s.Shared != 0 && c.changedSince(s.Shared, e.Sent) {
 		return false
 	}
@@ -150,7 +133,7 @@ func (c *Cache) Looked(s Subject, b Beside) bool {
 	if c == nil {
 		return false
 	}
-	e := find(c.places(s.Hash), s)
+	e := find(c.table.Places(s.Hash), s)
 	return e != nil && slices.ContainsFunc(e.Beside[:], func(o Beside) bool { return o.Of == b.Of && o.N >= b.N })
 }
 
@@ -159,7 +142,7 @@ func (c *Cache) SetBeside(s Subject, b Beside) {
 	if c == nil {
 		return
 	}
-	places := c.places(s.Hash)
+	places := c.table.Places(s.Hash)
 	e := find(places, s)
 	if e == nil {
 		return
@@ -197,7 +180,7 @@ func Holds(buckets []bucket.Bucket, states []bucket.State, n int64, atLeast time
 }
 
 // find returns the entry of a subject.
-func find(places []atomic.Pointer[entry], s Subject) *entry {
+func find(places []table.Place[entry], s Subject) *entry {
 	for i := range places {
 		e := places[i].Load()
 		if e != nil && e.matches(s.Hash, s.Key) && bucket.Same(e.buckets, s.Buckets) &&
@@ -215,11 +198,8 @@ func (c *Cache) Remember(s Subject, r Denial) {
 	if c == nil || c.changedSince(s.changes(), r.Sent) {
 		return
 	}
-	if c.table.Load() == nil {
-		table := make([]atomic.Pointer[entry], c.sets*ways)
-		c.table.CompareAndSwap(nil, &table)
-	}
-	places := c.places(s.Hash)
+	c.table.Grow()
+	places := c.table.Places(s.Hash)
 	for i := range places {
 		if before := places[i].Load(); before != nil && before.matches(s.Hash, s.Key) {
 			if left := before.AtLeast - r.Sent.Sub(before.Sent); left > 0 { // clients were told of that one
@@ -232,25 +212,11 @@ func (c *Cache) Remember(s Subject, r Denial) {
 	}
 	e := &entry{hash: s.Hash, key: string(s.Key), buckets: s.Buckets, n: s.N, Denial: r}
 	e.States = slices.Clone(r.States)
-	place, old := choosePlace(places, e)
+	place, old := table.Choose(places, func(o *entry) bool { return o.matches(s.Hash, s.Key) },
+		func(o *entry) (at int64, kept bool) { return int64(o.Sent.Sub(c.start)), false })
 	if place.CompareAndSwap(old, e) && c.changedSince(s.changes(), r.Sent) {
 		place.CompareAndSwap(e, nil)
 	}
-}
-
-// choosePlace returns the place for an entry and its current entry: the same key's, none, or the
-// oldest.
-func choosePlace(places []atomic.Pointer[entry], e *entry) (place *atomic.Pointer[entry], old *entry) {
-	for i := range places {
-		this := places[i].Load()
-		switch {
-		case this == nil || this.hash == e.hash && this.key == e.key:
-			return &places[i], this
-		case old == nil || this.Sent.Before(old.Sent):
-			place, old = &places[i], this
-		}
-	}
-	return place, old
 }
 
 // Forget forgets a key that this process has changed, and the denials of calls sent before. If the
@@ -288,7 +254,7 @@ func (c *Cache) change(hash uint64, since time.Duration) {
 
 // drop forgets the denials of a key.
 func (c *Cache) drop(key []byte, hash uint64) {
-	places := c.places(hash)
+	places := c.table.Places(hash)
 	for i := range places {
 		if e := places[i].Load(); e != nil && e.matches(hash, key) {
 			places[i].CompareAndSwap(e, nil)
@@ -307,12 +273,9 @@ func (c *Cache) Len() int {
 	if c == nil {
 		return 0
 	}
-	table, n, now := c.table.Load(), 0, time.Now()
-	if table == nil {
-		return 0
-	}
-	for i := range *table {
-		if e := (*table)[i].Load(); e != nil && now.Sub(e.Sent) < life {
+	n, now, places := 0, time.Now(), c.table.All()
+	for i := range places {
+		if e := places[i].Load(); e != nil && now.Sub(e.Sent) < life {
 			n++
 		}
 	}

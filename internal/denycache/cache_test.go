@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
+	"github.com/ginlimit/ginlimit/internal/table"
 )
 
 // TestDeniesForAsLongAsRedisWould has an empty bucket of 10 tokens a second: after 100 milliseconds
@@ -103,18 +104,18 @@ func TestWhoIsDenied(t *testing.T) {
 // TestAFullSetForgetsTheOldest has more keys than places.
 func TestAFullSetForgetsTheOldest(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		c, one := New(ways), newBuckets(t, bucket.Token, [2]int64{1, 86_400_000})
+		c, one := New(table.Ways), newBuckets(t, bucket.Token, [2]int64{1, 86_400_000})
 		empty := bucket.State{Level: one[0].Capacity}
 		subject := func(i int) Subject { return of(fmt.Sprint("client ", i), uint64(i), 1, one) }
 		for i := range 100 {
 			c.Remember(subject(i), denied(empty))
 			for j := range i + 1 {
-				require.Equal(t, j > i-ways, c.lookup(subject(j)) != nil, "client %d after %d", j, i)
+				require.Equal(t, j > i-table.Ways, c.lookup(subject(j)) != nil, "client %d after %d", j, i)
 			}
 			time.Sleep(time.Nanosecond)
 		}
 		c.Remember(subject(97), denied(empty)) // of a key that is there
-		require.Equal(t, ways, c.Len())
+		require.Equal(t, table.Ways, c.Len())
 		time.Sleep(time.Nanosecond)
 		c.Remember(subject(100), denied(empty))
 		require.Nil(t, c.lookup(subject(96)))
@@ -124,7 +125,7 @@ func TestAFullSetForgetsTheOldest(t *testing.T) {
 
 func TestKeysOfOneHashAreRememberedBoth(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		c, one := New(ways), newBuckets(t, bucket.Token, [2]int64{1, 86_400_000})
+		c, one := New(table.Ways), newBuckets(t, bucket.Token, [2]int64{1, 86_400_000})
 		for _, key := range []string{"a", "b"} {
 			c.Remember(of(key, 1, 1, one), denied(bucket.State{Level: one[0].Capacity}))
 		}
@@ -152,12 +153,8 @@ func TestMaxEntriesIsAsDocumented(t *testing.T) {
 	require.Equal(t, 4_194_304, MaxEntries)
 }
 
-func TestSizes(t *testing.T) {
+func TestNoEntriesAreNoCache(t *testing.T) {
 	t.Parallel()
-	for entries, want := range map[int]int{1: 4, 4: 4, 5: 8, 8: 8, 9: 16, 100: 128, 1 << 16: 1 << 16,
-		MaxEntries: MaxEntries} {
-		assert.Equal(t, want, New(entries).sets*ways, entries)
-	}
 	for _, none := range []int{0, -1} {
 		c := New(none)
 		assert.Nil(t, c)

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
+	"github.com/ginlimit/ginlimit/internal/table"
 )
 
 // TestForget: denials of calls sent before a change are forgotten, of this key and few others.
@@ -35,9 +36,9 @@ func TestForget(t *testing.T) {
 			c.Remember(s, before)
 		}
 		require.Nil(t, c.lookup(k))
-		require.Equal(t, before.Sent.Add(-10*ms), find(c.places(same.Hash), same).Sent,
+		require.Equal(t, before.Sent.Add(-10*ms), find(c.table.Places(same.Hash), same).Sent,
 			"not remembered, as it may be the same key")
-		require.Equal(t, before.Sent, find(c.places(other.Hash), other).Sent)
+		require.Equal(t, before.Sent, find(c.table.Places(other.Hash), other).Sent)
 
 		c.Remember(k, denied(empty))
 		require.Nil(t, c.lookup(k), "of the same moment")
@@ -89,7 +90,7 @@ func TestAFailedChangeIsNotShortened(t *testing.T) {
 func TestForgetAgainstRemember(t *testing.T) {
 	t.Parallel()
 	const rounds = 2000
-	c, one := New(ways), newBuckets(t, bucket.Token, [2]int64{1, 86_400_000})
+	c, one := New(table.Ways), newBuckets(t, bucket.Token, [2]int64{1, 86_400_000})
 	s := of("k", 1, 1, one)
 	var denies atomic.Bool // by Redis
 	for i := range rounds {

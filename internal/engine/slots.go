@@ -114,7 +114,7 @@ func (e *Engine) keepsSlot(c *dispatch.Call) bool {
 
 // newsOf returns what an answer of Redis says of the slots of others.
 func newsOf(c *dispatch.Call) inflight.News {
-	return inflight.News{Others: c.States[bucket.At(c.Buckets, bucket.Slots)].Reset, Sent: c.Sent}
+	return inflight.News{Others: c.States[bucket.At(c.Buckets, bucket.Slots)].Others(), Sent: c.Sent}
 }
 
 // beginAttempt numbers a call's attempt to take a slot, if it makes one.
@@ -145,7 +145,7 @@ func (e *Engine) noteBan(c *dispatch.Call, ask *Ask, answer *Answer) {
 func (e *Engine) endAttempt(c *dispatch.Call, answer *Answer, err error) {
 	if err == nil && answer.Source == FromStore && len(c.States) > 0 {
 		if slots := bucket.At(c.Buckets, bucket.Slots); slots >= 0 {
-			answer.place = c.States[slots].Soon
+			answer.place = c.States[slots].Place()
 		}
 	}
 	if c.Attempt.Number == 0 {

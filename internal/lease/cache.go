@@ -6,14 +6,12 @@ import (
 	"time"
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
+	"github.com/ginlimit/ginlimit/internal/table"
 )
 
 const (
 	// MaxKeys is how many keys are watched for their usage, and may have leases.
-	MaxKeys = sets * ways
-	sets    = 1024 // a power of two
-	// ways is how many entries a key may be in.
-	ways = 4
+	MaxKeys = 4096
 	// visitors is how many recent keys are remembered. A key is watched from its second visit on.
 	visitors = 4096 // a power of two
 	// stripes is how many groups of keys record their changes together.
@@ -23,12 +21,9 @@ const (
 )
 
 // Cache holds a process's leases.
-//
-// It is a table of fixed size. Each key has a few places in it, which are read and written without
-// a lock.
 type Cache struct {
 	start   time.Time
-	table   atomic.Pointer[[sets * ways]atomic.Pointer[entry]]
+	table   table.Table[entry]
 	seen    atomic.Pointer[[visitors]atomic.Uint64] // hashes of keys
 	outages atomic.Uint64                           // of Redis
 
@@ -48,7 +43,9 @@ type change struct {
 }
 
 // New returns an empty cache. It calls send to give tokens back, which must not wait for Redis.
-func New(send func(Unused)) *Cache { return &Cache{start: time.Now(), send: send} }
+func New(send func(Unused)) *Cache {
+	return &Cache{table: table.New[entry](MaxKeys), start: time.Now(), send: send}
+}
 
 // Subject identifies an owner of tokens: a key, its hash, and the buckets of its limits.
 type Subject struct {
@@ -81,19 +78,9 @@ func (e *entry) matches(s *Subject) bool {
 // now returns the time since the cache's start. It is never 0.
 func (c *Cache) now() time.Duration { return max(1, time.Since(c.start)) }
 
-// places returns the places for a hash, or nil before any key is watched.
-func (c *Cache) places(hash uint64) []atomic.Pointer[entry] {
-	table := c.table.Load()
-	if table == nil {
-		return nil
-	}
-	i := int(hash&(sets-1)) * ways
-	return table[i : i+ways]
-}
-
 // find returns the entry of a key under these limits.
 func (c *Cache) find(s *Subject) *entry {
-	places := c.places(s.Hash)
+	places := c.table.Places(s.Hash)
 	for i := range places {
 		if e := places[i].Load(); e != nil && e.matches(s) {
 			return e
@@ -116,28 +103,16 @@ func (c *Cache) visited(hash uint64) bool {
 // add begins to watch a key. If the key has no free place, it replaces the entry whose last
 // decision is oldest among those without usable tokens.
 func (c *Cache) add(s *Subject) *entry {
-	if c.table.Load() == nil {
-		c.table.CompareAndSwap(nil, new([sets * ways]atomic.Pointer[entry]))
-	}
+	c.table.Grow()
 	now := c.now()
 	e := &entry{hash: s.Hash, key: string(s.Key), buckets: s.Buckets}
-	var place *atomic.Pointer[entry]
-	var old *entry
-	for i, places := 0, c.places(s.Hash); i < len(places); i++ {
-		this := places[i].Load()
-		if this == nil {
-			place, old = &places[i], nil
-			break
-		}
-		if this.matches(s) { // another call has just added it
-			return this
-		}
-		if l := this.lease.Load(); l != nil && l.held(time.Since(l.sent)) > 0 {
-			continue
-		}
-		if place == nil || this.last.Load() < old.last.Load() {
-			place, old = &places[i], this
-		}
+	place, old := table.Choose(c.table.Places(s.Hash), func(o *entry) bool { return o.matches(s) },
+		func(o *entry) (at int64, kept bool) {
+			l := o.lease.Load()
+			return o.last.Load(), l != nil && l.held(time.Since(l.sent)) > 0
+		})
+	if old != nil && old.matches(s) { // another call has just added it
+		return old
 	}
 	e.last.Store(int64(now))
 	if place == nil || !place.CompareAndSwap(old, e) {
@@ -245,12 +220,9 @@ func (c *Cache) Close() { c.closing.Store(true) }
 
 // Drain ends all leases, and returns the tokens to give back.
 func (c *Cache) Drain() (all []Unused) {
-	table := c.table.Load()
-	if table == nil {
-		return nil
-	}
-	for i := range table {
-		if e := table[i].Swap(nil); e != nil {
+	places := c.table.All()
+	for i := range places {
+		if e := places[i].Swap(nil); e != nil {
 			all = append(all, c.reclaim(e, false)...)
 		}
 	}
@@ -266,11 +238,10 @@ type Stats struct {
 // Stats returns the current statistics. It scans the whole table.
 func (c *Cache) Stats() Stats {
 	s := Stats{Admitted: c.admitted.Load()}
-	if table := c.table.Load(); table != nil {
-		for i := range table {
-			if e := table[i].Load(); e != nil && c.usable(e) > 0 {
-				s.Keys++
-			}
+	places := c.table.All()
+	for i := range places {
+		if e := places[i].Load(); e != nil && c.usable(e) > 0 {
+			s.Keys++
 		}
 	}
 	return s

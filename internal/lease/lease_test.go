@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
+	"github.com/ginlimit/ginlimit/internal/table"
 )
 
 // newLease returns a lease of some tokens.
@@ -199,8 +200,8 @@ func TestEviction(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		c := New(func(Unused) {})
 		var all []*fixture
-		for i := range uint64(ways) {
-			f := &fixture{cache: c, s: subject(t, 1+i*sets), life: 100 * ms}
+		for i := range uint64(table.Ways) {
+			f := &fixture{cache: c, s: subject(t, 1+i*MaxKeys/table.Ways), life: 100 * ms}
 			time.Sleep(ms)
 			require.NotNil(t, c.add(&f.s))
 			all = append(all, f)
@@ -212,7 +213,7 @@ func TestEviction(t *testing.T) {
 			f.want(0)
 			f.end(f.begin())
 		}
-		other := &fixture{cache: c, s: subject(t, 1+ways*sets), life: 100 * ms}
+		other := &fixture{cache: c, s: subject(t, 1+MaxKeys), life: 100 * ms}
 		time.Sleep(90 * ms)
 		require.NotNil(t, c.add(&other.s))
 		require.NotNil(t, all[0].entry(), "it holds tokens, though they are not usable")
@@ -237,8 +238,8 @@ func TestAnEvictedEntryLosesNoTokens(t *testing.T) {
 		f := newFixture(t)
 		f.want(9)
 		trip := f.begin()
-		for i := range uint64(ways) {
-			s := subject(t, 1+(1+i)*sets)
+		for i := range uint64(table.Ways) {
+			s := subject(t, 1+(1+i)*MaxKeys/table.Ways)
 			time.Sleep(ms)
 			require.NotNil(t, f.cache.add(&s))
 		}
@@ -259,8 +260,9 @@ func TestMaxKeys(t *testing.T) {
 			c.add(&s)
 		}
 		n := 0
-		for i := range c.table.Load() {
-			if c.table.Load()[i].Load() != nil {
+		places := c.table.All()
+		for i := range places {
+			if places[i].Load() != nil {
 				n++
 			}
 		}

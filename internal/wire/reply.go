@@ -89,7 +89,7 @@ func decode(g *dispatch.Group, reply []int64, short bool) error {
 		case n == 2:
 			s.Wait = reply[1]
 		case b.Kind == bucket.Slots:
-			s.Level, s.Soon, s.Reset = reply[0]%placeUnit, reply[0]%othersUnit/placeUnit, reply[0]/othersUnit
+			s = bucket.SlotsState(reply[0]%placeUnit, reply[0]/othersUnit, reply[0]%othersUnit/placeUnit)
 		}
 		g.Found, reply = append(g.Found, s), reply[n:]
 	}

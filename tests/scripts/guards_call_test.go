@@ -171,7 +171,7 @@ func (g *guardTrace) take(t *testing.T) {
 		g.ends(max(s.Wait, s.Soon))
 	}
 	for i, s := range states[limits:] {
-		if want = append(want, s.Level+s.Reset<<31); guards[i].Kind == bucket.Ban {
+		if want = append(want, s.Level+s.Others()<<31); guards[i].Kind == bucket.Ban {
 			if want = append(want, s.Wait); s.Wait != s.Level {
 				g.banned(s.Wait)
 			}
@@ -186,7 +186,7 @@ func (c *guardCall) try(slots *slotLook, attempts []int64) bucket.State {
 	slots.own.later = slices.DeleteFunc(slots.own.later, func(number int64) bool {
 		return slices.Contains(attempts, number)
 	})
-	return bucket.State{Level: slots.inUse(), Reset: slotsOf(slots.others)}
+	return bucket.SlotsState(slots.inUse(), slotsOf(slots.others), 0)
 }
 
 // late reports whether the attempt of a charge has ended at one of the keys.
