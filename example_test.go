@@ -505,7 +505,7 @@ func ExamplePolicy_Reserve() {
 	if err != nil {
 		panic(err) // no decision was made
 	}
-	if job.Result().Allowed {
+	if job.OK() {
 		if err := job.Settle(ctx, work()); err != nil {
 			panic(err) // the estimate stands
 		}

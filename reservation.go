@@ -217,8 +217,8 @@ func (r *Reservation) releaseWhenDropped(d *decision) {
 // warnDropped logs, once in a while, that a reservation was dropped with a slot of the policy.
 func (p *Policy) warnDropped() {
 	if p.logged.dropped.Allow() {
-		p.limiter.logger.Warn("ginlimit: a Reservation was dropped without Release; its slot is free again, "+
-			"but only since it was collected", "name", p.name)
+		p.limiter.logger.Warn("ginlimit: a Reservation was dropped without Release; its slot was taken until now",
+			"name", p.name)
 	}
 }
 

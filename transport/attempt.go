@@ -198,11 +198,11 @@ func (a *attempt) abandon(ctx context.Context, response *http.Response) {
 
 // giveBack gives back what was taken, but what has flowed back by itself meanwhile. An error leaves it taken.
 func (a *attempt) giveBack(ctx context.Context) {
-	ctx = context.WithoutCancel(ctx)
 	if a.reserved != nil {
-		_ = a.reserved.Cancel(ctx)
+		_ = a.reserved.Cancel(ctx) // the context may have ended
 		return
 	}
+	ctx = context.WithoutCancel(ctx)
 	rows, err := a.t.policy.Status(ctx, a.key)
 	left := a.n
 	for _, row := range rows {
@@ -235,7 +235,7 @@ func (a *attempt) answered(ctx context.Context, response *http.Response) {
 		return
 	}
 	b := &body{ReadCloser: response.Body, attempt: *a}
-	b.end = sync.OnceFunc(func() { b.attempt.end(context.WithoutCancel(ctx), response) })
+	b.end = sync.OnceFunc(func() { b.attempt.end(ctx, response) })
 	if response.Body == nil || response.Body == http.NoBody {
 		b.end()
 		return
@@ -258,7 +258,7 @@ func (a *attempt) end(ctx context.Context, response *http.Response) {
 	}
 	if actual := a.t.settle(response); actual >= 0 {
 		// What the response said is left does not know of it.
-		a.t.lowering.wait(ctx, a.key, math.MaxInt)
+		a.t.lowering.wait(context.WithoutCancel(ctx), a.key, math.MaxInt)
 		_ = a.reserved.Settle(ctx, actual) // after an error the estimate stands
 	}
 }

@@ -188,3 +188,47 @@ func TestAKeyIsHeldUpOnce(t *testing.T) {
 		time.Sleep(2 * time.Minute) // until no correction is left
 	})
 }
+
+// TestWhoLeavesDoesNotWaitForRedis, which gives back or settles what the request took all the same. Close waits for it.
+func TestWhoLeavesDoesNotWaitForRedis(t *testing.T) {
+	const away = 20 * time.Millisecond
+	hangs := roundTripper(func(r *http.Request) (*http.Response, error) { <-r.Context().Done(); return nil, &transport.TooLateError{} })
+	for name, row := range map[string]struct {
+		base http.RoundTripper
+		more []ginlimit.PolicyOption
+		left int // of 100, of which the request takes 10
+	}{
+		"before it is sent":            {hangs, nil, 100},
+		"before it is sent, of a slot": {hangs, limits(ginlimit.InFlight(1)), 100},
+		"after the response":           {newPartner(nil), nil, 97},
+	} {
+		t.Run(name, func(t *testing.T) {
+			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+				b.Redis.AddHook(testkit.EveryScript(func(send func() error) error { time.Sleep(away); return send() }))
+				limiter := testkit.Must(ginlimit.NewLimiter(b.Redis))
+				policy := testkit.Must(limiter.Policy("partner", append(row.more, ginlimit.PerDay(100))...))
+				client := &http.Client{Transport: testkit.Must(transport.New(policy, row.base,
+					transport.WithCost(func(*http.Request) int { return 10 }), transport.WithSettle(func(*http.Response) int { return 3 })))}
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				time.AfterFunc(time.Second, cancel)
+				start := time.Now()
+				response, err := client.Do(testkit.Must(http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)))
+				if err == nil {
+					<-ctx.Done()
+					require.NoError(t, response.Body.Close())
+				}
+				require.Equal(t, time.Second, time.Since(start))
+				require.NoError(t, limiter.Close())
+				other := testkit.Must(testkit.NewLimiter(t, b.Connect(t)).Policy("partner", ginlimit.PerDay(100)))
+				require.Equal(t, row.left, testkit.Must(other.Peek(t.Context(), "partner.example")).Remaining)
+			})
+		})
+	}
+}
+
+// roundTripper is an API in a function.
+type roundTripper func(*http.Request) (*http.Response, error)
+
+// RoundTrip implements [http.RoundTripper].
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"reflect"
+	"runtime"
 	"runtime/pprof"
 	"slices"
 	"strings"
@@ -365,7 +366,13 @@ func Reserve(t testing.TB, p *ginlimit.Policy) *ginlimit.Reservation {
 	t.Helper()
 	slot, err := p.Reserve(t.Context(), "alice", 1)
 	require.NoError(t, err)
-	return slot
+	return Keep(t, slot)
+}
+
+// Keep returns what is not collected before the test ends: a reservation that nobody has frees its slots.
+func Keep[T any](t testing.TB, v T) T {
+	t.Cleanup(func() { runtime.KeepAlive(v) })
+	return v
 }
 
 // Must returns a policy of the limiter. It panics on a bad configuration.

@@ -102,8 +102,7 @@ func (s TenantStep) Apply(ctx context.Context, p *ginlimit.Policy, key string) (
 		if err != nil {
 			return r, err
 		}
-		r = reserved.Result()
-		if !r.Allowed {
+		if r = reserved.Result(); !reserved.OK() {
 			return r, nil
 		}
 		return r, reserved.Settle(ctx, s.Actual)

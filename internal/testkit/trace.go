@@ -103,6 +103,9 @@ func (s Step) Apply(ctx context.Context, l *Limiter) (r ginlimit.Result, err err
 		if err != nil {
 			return r, err
 		}
+		if !reserved.OK() {
+			return reserved.Result(), nil
+		}
 		return reserved.Result(), reserved.Settle(ctx, int(s.D))
 	}
 	return r, l.Reset(ctx, s.Key, s.Limits...)

@@ -183,10 +183,13 @@ func toolsRecipe(router *gin.Engine, limiter *ginlimit.Limiter) {
 		work, err := ginlimit.ReserveAll(c.Request.Context(), ginlimit.Charge{Policy: budget, Client: user, N: 10},
 			ginlimit.Charge{Policy: render, Client: user, N: 1})
 		text := "done"
-		if err != nil {
+		switch denied := work.Result(); { // with isError, so that the model can wait
+		case err != nil:
 			text = "not now"
-		} else if denied := work.Result(); !denied.Allowed { // with isError, so that the model can wait
+		case !work.OK() && denied.RetryAfter != ginlimit.Never:
 			text = "try again in " + denied.RetryAfter.Round(time.Second).String()
+		case !work.OK():
+			text = "never"
 		}
 		defer work.Release()
 		c.JSON(http.StatusOK, gin.H{"text": text, "isError": text != "done"})

@@ -24,7 +24,7 @@ func accountsRecipe(router *gin.Engine, limiter *ginlimit.Limiter, ask func(acco
 	router.POST("/generate", limiter.Handler("generate", ginlimit.PerMinute(60)), func(c *gin.Context) {
 		for _, account := range []string{"first", "second"} {
 			work, err := accounts.Reserve(c.Request.Context(), account, 1)
-			if err != nil || !work.Result().Allowed {
+			if err != nil || !work.OK() {
 				continue
 			}
 			defer work.Release()
@@ -108,7 +108,7 @@ func streamRecipe(router *gin.Engine, limiter *ginlimit.Limiter) {
 			switch {
 			case failed != nil:
 				c.SSEvent("error", "not now")
-			case work.Result().Allowed:
+			case work.OK():
 				c.SSEvent("answer", "done")
 				time.Sleep(c.MustGet("lasts").(time.Duration))
 			case work.Result().Cause == ginlimit.CauseQueueFull:

@@ -190,8 +190,7 @@ func TestWithKeepsSlotsAndBans(t *testing.T) {
 			ginlimit.WithBan(24*time.Hour, 24*time.Hour))
 		batch := testkit.Derive(t, p, ginlimit.InFlight(2), ginlimit.WithQueue(1, time.Second))
 		reserve := func(p *ginlimit.Policy) ginlimit.Result {
-			r := testkit.Must(p.Reserve(t.Context(), "alice", 1))
-			return r.Result()
+			return testkit.Reserve(t, p).Result()
 		}
 		require.True(t, reserve(batch).Allowed)
 		require.True(t, reserve(p).Allowed)
