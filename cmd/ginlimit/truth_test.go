@@ -84,6 +84,23 @@ func TestStatusIsWhatTheApplicationDecides(t *testing.T) {
 	require.Regexp(t, `(?m)^both .* WithFloor\(30\) WithLease\(1h0m0s\)`, r.ok("policies"))
 }
 
+// TestSlotsOfAPlanUnderAnOverride stay, and only the application knows them: the tool says so.
+func TestSlotsOfAPlanUnderAnOverride(t *testing.T) {
+	t.Parallel()
+	_, r := serving(t, map[string][]ginlimit.PolicyOption{
+		"plan": {ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) {
+			return []ginlimit.Limit{ginlimit.PerHour(9), ginlimit.InFlight(2)}, nil
+		})},
+	})
+	const text = "only the application knows"
+	require.NotContains(t, r.ok("status", "plan", "k", "--limit", "9/h"), text)
+	r.ok("override", "plan", "k", "99/h", "--for", "1h", "-y")
+	require.Contains(t, r.ok("status", "plan", "k"), text)
+	require.NotContains(t, r.ok("status", "plan", "k", "--limit", "99/h", "--limit", "2 in flight"), text)
+	r.ok("override", "plan", "k", "99/h, 3 in flight", "--for", "1h", "-y")
+	require.NotContains(t, r.ok("status", "plan", "k"), text)
+}
+
 // TestAnOverrideBelowAFloor is refused, as the application does.
 func TestAnOverrideBelowAFloor(t *testing.T) {
 	t.Parallel()
