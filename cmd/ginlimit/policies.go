@@ -36,7 +36,9 @@ func (t *tool) policies() *cobra.Command {
 		Use:   "policies",
 		Short: "List the policies that processes of the prefix serve",
 		Long: "List the policies that processes of the prefix serve, each variant apart, as during a rollout.\n\n" +
-			"A policy is listed within a second of its first decision, and for three minutes after its last process.",
+			"A policy is listed within a second of its first decision, and for three minutes after its last process.\n" +
+			"VERSION is of the application's build. Without version control, set it by\n" +
+			"go build -ldflags \"-X github.com/ginlimit/ginlimit.version=1.4.2\".",
 		Args: cobra.NoArgs,
 		RunE: t.withLimiter(func(ctx context.Context, s *session, _ []string) error {
 			all, err := served(ctx, s.Limiter)
