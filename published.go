@@ -12,17 +12,18 @@ import (
 	"github.com/ginlimit/ginlimit/internal/published"
 )
 
-// PolicyInfo is a policy as some processes serve it.
+// PolicyInfo is a policy as some processes serve it. A build without version control gets its Version by
+// -ldflags "-X github.com/ginlimit/ginlimit.version=1.4.2".
 type PolicyInfo struct {
 	Name      string
 	Limits    []Limit       // without [WithLimitFunc]'s; nil if their time zone is not known here
-	Handler   bool          // a handler serves it; else its methods alone take any text as a client
-	Key       string        // the kind of its key, "ByHeader" or the name of the application's function; "" without a handler
+	Handler   bool          // a handler serves it, and not its methods alone
+	Key       string        // "ByHeader", or the name of the application's function; "" without a handler
 	Headers   Headers       // of [WithHeaders]
 	Options   []string      // the names of its other options; defaults, WithKeySecret and WithoutOverrides too
 	Floor     int           // of [WithFloor]
 	Lease     time.Duration // of [WithLease]
-	Version   string        // of the application, as it was built; "" if that is not known
+	Version   string        // of the application, as it was built; "(devel)" if the build has none
 	Processes int           // processes or limiters that serve it
 	Seen      time.Time     // its last publication
 }
@@ -66,19 +67,27 @@ func (p *Policy) publish() {
 	})
 }
 
+// version is set by the linker: see [PolicyInfo].
+var version string
+
+// unknownVersion is Go's word for the version of a program that was built without one.
+const unknownVersion = "(devel)"
+
 // build returns the version of the application, or the revision that it was built from.
 var build = sync.OnceValue(func() string {
 	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return ""
-	}
-	if v := info.Main.Version; v != "" && v != "(devel)" {
-		return v
+	switch {
+	case version != "":
+		return version
+	case !ok:
+		return unknownVersion
+	case info.Main.Version != "" && info.Main.Version != unknownVersion:
+		return info.Main.Version
 	}
 	for _, s := range info.Settings {
 		if s.Key == "vcs.revision" {
 			return s.Value[:min(12, len(s.Value))]
 		}
 	}
-	return ""
+	return unknownVersion
 })

@@ -102,12 +102,12 @@ func (s *session) fit(ctx context.Context, entries []entry) (all []entry, err er
 	}
 	var faults faults
 	for _, e := range entries {
-		i := slices.IndexFunc(known, func(p ginlimit.PolicyInfo) bool { return p.Name == e.Policy })
-		if i < 0 {
+		variants := slices.DeleteFunc(slices.Clone(known), func(p ginlimit.PolicyInfo) bool { return p.Name != e.Policy })
+		if len(variants) == 0 {
 			faults.add(e.line, "no process serves a policy %q", e.Policy)
 			continue
 		}
-		if err := s.tool.resolve(&e, known[i]); err != nil {
+		if err := s.tool.resolve(&e, lastSeen(chosen(variants))); err != nil {
 			faults.add(e.line, "%w", err)
 			continue
 		}

@@ -18,7 +18,8 @@ import (
 const limitUsage = "a limit of the client, such as \"100/m\", of a policy with limits of each client; may be repeated"
 
 // clientUsage is part of the help of commands that take a client.
-const clientUsage = "CLIENT is as the policy's key function returns it, or a hash and --hash, as top shows it.\n" +
+const clientUsage = "CLIENT is as the policy's key function returns it or its methods take it, or a hash and --hash, as\n" +
+	"top shows it.\n" +
 	"In scripts put flags before -- and CLIENT after it, as clients choose their names: --help may be one."
 
 // status is the output of status.
@@ -64,7 +65,7 @@ func (t *tool) status() *cobra.Command {
 			for _, r := range results {
 				found.Allowed = found.Allowed && r.Allowed
 			}
-			err = t.print(found, func(w io.Writer) { printStatus(w, found) })
+			err = t.print(found, func(w io.Writer) { printStatus(w, found, to.hidden) })
 			if err == nil && !found.Allowed && !found.DryRun {
 				err = errDenied
 			}
@@ -77,7 +78,7 @@ func (t *tool) status() *cobra.Command {
 	return c
 }
 
-func printStatus(w io.Writer, s status) {
+func printStatus(w io.Writer, s status, hidden bool) {
 	row(w, "LIMIT", "ALLOWED", "LEFT", "RETRY AFTER", "FULL AFTER", "CAUSE")
 	for _, r := range s.Limits {
 		left := strconv.Itoa(r.Remaining)
@@ -85,6 +86,9 @@ func printStatus(w io.Writer, s status) {
 			left = "unlimited"
 		}
 		row(w, r.Limit, r.Allowed, left, span(r.RetryAfter), span(r.ResetAfter), r.Cause)
+	}
+	if hidden {
+		row(w, "in flight: what the client's own limits have, which only the application knows: give all by --limit")
 	}
 	if s.DryRun {
 		row(w, "a dry run: nobody is denied")

@@ -242,7 +242,7 @@ func TestARegistryOfANewerVersion(t *testing.T) {
 func TestForeignTextsMoveNoCursor(t *testing.T) {
 	t.Parallel()
 	_, r, rdb := start(t)
-	const text = `{"v":1,"name":"a\u001b[2J","key":"b\u001b[2J","options":["c\u001b[2J"],"build":"d\u001b[2J"}`
+	const text = `{"v":1,"name":"a\u001b[2J","handler":true,"key":"b\u001b[2J","options":["c\u001b[2J"],"build":"d\u001b[2J"}`
 	require.NoError(t, rdb.HSet(t.Context(), "ginlimit:{policies}", "foreign", text).Err())
 	seen := redis.Z{Score: float64(time.Now().UnixMilli()), Member: "foreign P1"}
 	require.NoError(t, rdb.ZAdd(t.Context(), "ginlimit:{policies}:processes", seen).Err())
@@ -290,6 +290,7 @@ func TestLimitsThatCannotBeRead(t *testing.T) {
 	rdb, _ := testkit.NewMiniredis(t)
 	here := ginlimit.PerCalendar(5, ginlimit.CalendarDay(time.FixedZone("here", 1234)))
 	p := testkit.NewPolicy(t, testkit.NewOperated(t, rdb), "quota", here, ginlimit.WithKey(ginlimit.ByHeader("X")))
+	p.Handler()
 	take(t, p, "key")
 	r := newRunner(t, "redis://"+rdb.Options().Addr)
 	require.True(t, testkit.BecomesTrue(nil, func() bool {

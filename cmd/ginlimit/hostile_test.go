@@ -23,7 +23,7 @@ func TestNothingMovesACursor(t *testing.T) {
 		require.NoError(t, rdb.HSet(t.Context(), key, field, strings.ReplaceAll(text, "EVIL", in)).Err())
 	}
 	put("ginlimit:{policies}", "foreign",
-		`{"v":1,"name":"EVIL","limits":"9/h","key":"EVIL","options":["EVIL"],"build":"EVIL"}`)
+		`{"v":1,"name":"EVIL","limits":"9/h","handler":true,"key":"EVIL","options":["EVIL"],"build":"EVIL"}`)
 	now := float64(time.Now().UnixMilli())
 	process := redis.Z{Score: now, Member: "foreign P1"}
 	require.NoError(t, rdb.ZAdd(t.Context(), "ginlimit:{policies}:processes", process).Err())

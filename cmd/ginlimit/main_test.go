@@ -115,6 +115,7 @@ func application(t *testing.T, rdb redis.UniversalClient, opts ...ginlimit.Limit
 		"busy":  {ginlimit.Per(100000, 100000*time.Hour)},
 	} {
 		p := testkit.Must(limiter.Policy(name, own...))
+		p.Handler()
 		if policies[name] = p; name == "share" {
 			p = p.Share("a", 1)
 		}

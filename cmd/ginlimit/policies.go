@@ -21,8 +21,11 @@ import (
 type published struct {
 	Policy    string           `json:"policy"`
 	Limits    []ginlimit.Limit `json:"limits"`
-	Key       string           `json:"key"`
+	Handler   bool             `json:"handler"`
+	Key       string           `json:"key"` // of requests; "" without a handler
 	Options   []string         `json:"options"`
+	Floor     int              `json:"floor,omitempty"`
+	Lease     float64          `json:"lease,omitempty"` // seconds
 	Version   string           `json:"version,omitempty"`
 	Processes int              `json:"processes"`
 	Seen      time.Time        `json:"seen"`
@@ -33,7 +36,9 @@ func (t *tool) policies() *cobra.Command {
 		Use:   "policies",
 		Short: "List the policies that processes of the prefix serve",
 		Long: "List the policies that processes of the prefix serve, each variant apart, as during a rollout.\n\n" +
-			"A policy is listed within a second of its first decision, and for three minutes after its last process.",
+			"A policy is listed within a second of its first decision, and for three minutes after its last process.\n" +
+			"VERSION is of the application's build. Without version control, set it by\n" +
+			"go build -ldflags \"-X github.com/ginlimit/ginlimit.version=1.4.2\".",
 		Args: cobra.NoArgs,
 		RunE: t.withLimiter(func(ctx context.Context, s *session, _ []string) error {
 			all, err := served(ctx, s.Limiter)
@@ -42,8 +47,8 @@ func (t *tool) policies() *cobra.Command {
 			}
 			list := []published{}
 			for _, p := range all {
-				list = append(list, published{p.Name, append([]ginlimit.Limit{}, p.Limits...), p.Key,
-					append([]string{}, p.Options...), p.Version, p.Processes, p.Seen})
+				list = append(list, published{p.Name, append([]ginlimit.Limit{}, p.Limits...), p.Handler, p.Key,
+					append([]string{}, p.Options...), p.Floor, p.Lease.Seconds(), p.Version, p.Processes, p.Seen})
 			}
 			return t.print(list, func(w io.Writer) {
 				if len(list) == 0 {
@@ -51,14 +56,31 @@ func (t *tool) policies() *cobra.Command {
 					return
 				}
 				row(w, "POLICY", "LIMITS", "KEY", "OPTIONS", "VERSION", "PROCESSES", "SEEN")
-				for _, p := range list {
-					row(w, word(p.Policy), limitsText(p.Limits, p.Options), p.Key,
-						strings.Join(p.Options, " "),
+				for _, p := range all {
+					key := p.Key
+					if !p.Handler {
+						key = "(methods)"
+					}
+					row(w, word(p.Name), limitsText(p.Limits, p.Options), key, optionsText(p),
 						p.Version, p.Processes, span(time.Since(p.Seen).Truncate(time.Second))+" ago")
 				}
 			})
 		}),
 	}
+}
+
+// optionsText returns options for people, with what they keep.
+func optionsText(p ginlimit.PolicyInfo) string {
+	options := slices.Clone(p.Options)
+	for i, name := range options {
+		switch {
+		case name == "WithFloor":
+			options[i] = fmt.Sprintf("WithFloor(%d)", p.Floor)
+		case name == "WithLease":
+			options[i] = fmt.Sprintf("WithLease(%s)", p.Lease)
+		}
+	}
+	return strings.Join(options, " ")
 }
 
 // limitsText returns limits for people. Limits by a function are not known.
@@ -151,21 +173,32 @@ func (s *session) variants(ctx context.Context, name string) (found []ginlimit.P
 	return found, nil
 }
 
-// find returns what is published of a policy: of the variant that was seen last, rather one that is no dry run.
+// find returns what is published of a policy: of the chosen variant that was seen last.
 func (s *session) find(ctx context.Context, name string) (ginlimit.PolicyInfo, error) {
 	found, err := s.variants(ctx, name)
 	if err != nil {
 		return ginlimit.PolicyInfo{}, err
 	}
-	if real := slices.DeleteFunc(slices.Clone(found), isDryRun); len(real) > 0 {
-		found = real
-	}
-	if len(found) > 1 {
+	if found = chosen(found); len(found) > 1 {
 		fmt.Fprintf(s.tool.errs, "ginlimit: processes serve %d variants of policy %q; this is about the last seen\n",
 			len(found), name)
 	}
-	last := slices.MaxFunc(found, func(a, b ginlimit.PolicyInfo) int { return a.Seen.Compare(b.Seen) })
-	return last, nil
+	return lastSeen(found), nil
+}
+
+// chosen returns the variants of a policy that the tool is about: rather those that are no dry run, and of these those
+// that a handler serves.
+func chosen(all []ginlimit.PolicyInfo) []ginlimit.PolicyInfo {
+	for _, isOther := range []func(ginlimit.PolicyInfo) bool{isDryRun, isOfMethods} {
+		if some := slices.DeleteFunc(slices.Clone(all), isOther); len(some) > 0 {
+			all = some
+		}
+	}
+	return all
+}
+
+func lastSeen(all []ginlimit.PolicyInfo) ginlimit.PolicyInfo {
+	return slices.MaxFunc(all, func(a, b ginlimit.PolicyInfo) int { return a.Seen.Compare(b.Seen) })
 }
 
 // checkSecret reports that clients of a policy have other keys than with the tool's secret.
@@ -184,6 +217,8 @@ func (t *tool) checkSecret(of ginlimit.PolicyInfo) error {
 
 func isDryRun(p ginlimit.PolicyInfo) bool { return slices.Contains(p.Options, dryRun) }
 
+func isOfMethods(p ginlimit.PolicyInfo) bool { return !p.Handler }
+
 // target is a client under a policy.
 type target struct {
 	info     ginlimit.PolicyInfo
@@ -191,6 +226,7 @@ type target struct {
 	client   client
 	override *override        // that holds for the client, or nil
 	replaced *ginlimit.Policy // with the limits that the override replaces, or nil
+	hidden   bool             // it may have slots that only the application knows
 }
 
 // String returns the target as part of a sentence.
@@ -214,6 +250,7 @@ func (s *session) target(
 	own := to.info.Limits
 	known := !slices.Contains(to.info.Options, "WithLimitFunc")
 	if o := to.override; o != nil {
+		to.hidden = !known && len(limits) == 0 && !slices.ContainsFunc(o.Limits, isInFlight)
 		own, known = slices.Clone(o.Limits), true
 		if !slices.ContainsFunc(own, isInFlight) {
 			own = append(own, slices.DeleteFunc(slices.Clone(to.info.Limits), isNotInFlight)...)
@@ -250,8 +287,9 @@ func (t target) change(do func(*ginlimit.Policy) error) error {
 	return err
 }
 
-// policy returns a target's policy with limits, and with the options that add keys of a client. They are defaults
-// of a limiter, as they may be in the application: those that do not fit the limits have no effect.
+// policy returns a target's policy with limits as a function returns them, and with the options that add keys of a
+// client or keep tokens. Some are defaults of a limiter, as they may be in the application: those that do not fit the
+// limits have no effect.
 func (s *session) policy(to target, limits []ginlimit.Limit) (*ginlimit.Policy, error) {
 	var defaults []ginlimit.LimiterOption
 	switch secret, err := s.tool.keySecret(); {
@@ -261,13 +299,14 @@ func (s *session) policy(to target, limits []ginlimit.Limit) (*ginlimit.Policy, 
 	case secret != nil:
 		defaults = append(defaults, ginlimit.WithKeySecret(secret))
 	}
-	opts := []ginlimit.PolicyOption{ginlimit.WithLimits(limits...)}
+	opts := []ginlimit.PolicyOption{ginlimit.WithFloor(to.info.Floor), ginlimit.WithLimitFunc(
+		func(context.Context, string) ([]ginlimit.Limit, error) { return limits, nil })}
 	for _, name := range to.info.Options {
 		switch name {
 		case "WithBan":
 			defaults = append(defaults, ginlimit.WithBan(time.Minute, time.Minute))
 		case "WithLease":
-			defaults = append(defaults, ginlimit.WithLease(time.Millisecond))
+			defaults = append(defaults, ginlimit.WithLease(to.info.Lease))
 		case dryRun: // which counts under keys of its own
 			opts = append(opts, ginlimit.WithDryRun())
 		case "WithShares":

@@ -1,6 +1,7 @@
 package limits_test
 
 import (
+	"os/exec"
 	"testing"
 	"time"
 
@@ -89,4 +90,16 @@ func TestTheFloorOfAnotherProcess(t *testing.T) {
 		time.Sleep(inForce)
 		require.NoError(t, operator.Override(ctx, low), "something is left for one of the variants")
 	})
+}
+
+// TestAVersionIsNeverEmpty: without a version in the build it is Go's word for that, or what the linker was told.
+func TestAVersionIsNeverEmpty(t *testing.T) {
+	t.Parallel()
+	for flag, want := range map[string]string{
+		"": "(devel)", "-X github.com/ginlimit/ginlimit.version=1.4.2": "1.4.2",
+	} {
+		out, err := exec.Command("go", "run", "-buildvcs=false", "-ldflags="+flag, "./testdata/version").CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		require.Equal(t, want, string(out))
+	}
 }
