@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"reflect"
 	"slices"
+	"time"
 
 	"github.com/gin-gonic/gin"
 
@@ -24,9 +25,11 @@ func (s *requestState) serve(c *gin.Context) {
 	}
 	ctx := c.Request.Context()
 	defer s.release() // of slots, when the handlers that follow return, or anything before them panics
+	l := s.parts[0].policy.limiter
+	waited := l.upkeep.Use(ctx, l.timeout)
 	failed, why := s.ask(c)
 	s.address = nil // a handler that follows may change the request
-	none, reason := s.takeFor(c.Request)
+	none, reason := s.takeFor(c.Request, waited)
 	if failed == nil {
 		failed, why = none, reason
 	}
@@ -71,9 +74,9 @@ const (
 
 // takeFor is take for a request in a handler. Its body is read ahead while it waits: else the place in the queue, and
 // then a token, could be a client's that has left.
-func (s *requestState) takeFor(r *http.Request) (failed *part, why failure) {
+func (s *requestState) takeFor(r *http.Request, waited time.Duration) (failed *part, why failure) {
 	if !s.queues() || !readsAhead(r) {
-		return s.take(r.Context(), nil)
+		return s.take(r.Context(), waited, nil)
 	}
 	n, all, body := r.ContentLength, &s.parts[0].policy.limiter.readAhead, (*readahead.Body)(nil)
 	defer func() {
@@ -81,7 +84,7 @@ func (s *requestState) takeFor(r *http.Request) (failed *part, why failure) {
 			body.Stop()
 		}
 	}()
-	return s.take(r.Context(), func() {
+	return s.take(r.Context(), waited, func() {
 		switch {
 		case body != nil:
 		case all.Add(n) > maxAllReadAhead:
