@@ -66,12 +66,10 @@ func newRedisLimiter(rdb redis.UniversalClient, opts []LimiterOption) (*Limiter,
 		Prefix: c.prefix, Log: c.logger, Process: process, Scripts: scripts,
 	})
 	l := &Limiter{limiterConfig: c.limiterConfig, defaults: c.defaults, engine: e, rdb: rdb}
-	l.upkeep = c.newUpkeep()
-	l.overrides = c.newOverrides(redisstore.NewOverrides(rdb, c.prefix), l.upkeep, e)
-	l.published = published.New(redisstore.NewPolicies(rdb, c.prefix), process, l.upkeep)
-	// Their goroutines hold them, so they would never be collected.
+	l.joinBackground(rdb)
+	// Goroutines hold both, so they would never be collected.
 	runtime.AddCleanup(l, (*engine.Engine).Drop, e)
-	runtime.AddCleanup(l, (*upkeep.Upkeep).End, l.upkeep)
+	runtime.AddCleanup(l, func(leave func()) { leave() }, l.leave)
 	return l, c.errs
 }
 
@@ -113,11 +111,9 @@ func NewLocal(opts ...LimiterOption) (*Limiter, error) {
 		return nil, errors.Join(c.errs...)
 	}
 	e := engine.NewLocal(c.engine())
-	return &Limiter{
-		limiterConfig: c.limiterConfig, defaults: c.defaults, engine: e,
-		overrides: c.newOverrides(new(overrides.Local), nil, e),
-		published: published.New(new(published.Local), "local", nil),
-	}, nil
+	l := &Limiter{limiterConfig: c.limiterConfig, defaults: c.defaults, engine: e}
+	l.leave = newBackground(nil, new(overrides.Local), new(published.Local)).join(l)
+	return l, nil
 }
 
 // Limiter makes policies that count in one place: see [NewLimiter] and [NewLocal]. The zero Limiter returns
@@ -129,9 +125,10 @@ type Limiter struct {
 	rdb       redis.UniversalClient // nil without Redis
 	questions sync.Pool             // of *question
 	addresses gintrust.Warnings     // of addresses that clients can spoof, or that Gin cannot read
-	overrides *overrides.Overrides[[]Limit]
-	published *published.Policies
+	overrides *overrides.View[[]Limit]
+	published *published.Limiter
 	upkeep    *upkeep.Upkeep // of both; nil without Redis
+	leave     func()         // ends what the limiter has in the background
 	policies  nameSet[*Policy]
 	plans     nameSet[bool]
 	noClient  throttle.Log // of warnings of keys that no request counts under
@@ -146,7 +143,7 @@ var errNotMade = invalid("the limiter was not made by NewLimiter or NewLocal")
 // call does nothing. If Redis hangs, it takes up to 2.2 s with the default timeout.
 func (l *Limiter) Close() error {
 	if l != nil && l.engine != nil {
-		l.upkeep.End()
+		l.leave()
 		l.engine.Close()
 	}
 	return nil
@@ -160,6 +157,62 @@ func (l *Limiter) Ping(ctx context.Context) error {
 		return errNotMade
 	}
 	return l.engine.Ping(ctx)
+}
+
+// background is what limiters of one client and prefix do in the background, once in a process: read overrides and
+// publish policies.
+type background struct {
+	upkeep    *upkeep.Upkeep
+	overrides *overrides.Overrides[[]Limit]
+	published *published.Policies
+
+	mu   sync.Mutex // guards the field below
+	logs []*upkeepLog
+}
+
+// newBackground returns what is done by upkeep, or nothing that is if it is nil.
+func newBackground(u *upkeep.Upkeep, o overrides.Store, p published.Store) *background {
+	return &background{
+		upkeep: u, published: published.New(p, "P"+rand.Text()[:maxProcess], u),
+		overrides: overrides.New(overrides.Config[[]Limit]{Store: o, Upkeep: u, Limits: readLimits}),
+	}
+}
+
+// inProcess has the background of each client and prefix. Only the process knows which limiters it has, as [New] makes
+// one that nobody else gets, so it is no field of anything.
+var inProcess upkeep.Registry[*background]
+
+// joinBackground makes the limiter go by the overrides of its client and prefix, and publish its policies there.
+func (l *Limiter) joinBackground(rdb redis.UniversalClient) {
+	b, leave := inProcess.Join(rdb, l.prefix, func() *background {
+		u := upkeep.New(upkeep.Config{Denied: redisstore.IsDenied})
+		b := newBackground(u, redisstore.NewOverrides(rdb, l.prefix), redisstore.NewPolicies(rdb, l.prefix))
+		u.Failed = b.failed
+		return b
+	}, func(b *background) { b.upkeep.End() })
+	own := b.join(l)
+	l.leave = sync.OnceFunc(func() { own(); leave() })
+}
+
+// join gives a limiter its part of the background, until it calls the function that is returned.
+func (b *background) join(l *Limiter) (leave func()) {
+	view := &overrides.View[[]Limit]{Ignores: l.ignoresOverrides, Changed: l.engine.LimitsChanged}
+	if l.secret != nil {
+		keys := l.limiterConfig.engine().Keys
+		view.Hide = func(policy, client string) string { return string(keys.Append(nil, Key(policy, ""), client)) }
+	}
+	policies, log := b.published.Join(), &upkeepLog{Logger: l.logger}
+	l.upkeep, l.overrides, l.published = b.upkeep, b.overrides.Join(view), policies
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.logs = append(b.logs, log)
+	return func() { // it holds no limiter, so that the limiter is collected
+		view.Leave()
+		policies.Leave()
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.logs = slices.DeleteFunc(b.logs, func(other *upkeepLog) bool { return other == log })
+	}
 }
 
 // maxNames is how many policies, and how many [Plans], a limiter makes.

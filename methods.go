@@ -19,6 +19,7 @@ type question struct {
 	set      *policyLimits
 	asks     [1]engine.Ask
 	answers  [1]engine.Answer
+	waited   time.Duration // for a look at the overrides
 
 	override  []Limit     // that the question goes by, if it waits; nil is none
 	stops     func() bool // reports that whoever waits does so no longer; may be nil
@@ -33,6 +34,7 @@ func (p *Policy) ask(ctx context.Context, client string, n int) (*question, erro
 	if err := errors.Join(checkArguments(client, n), p.checkTenant()); err != nil {
 		return nil, err
 	}
+	waited := p.limiter.upkeep.Use(ctx, p.limiter.timeout)
 	limits, err := p.limitsOf(ctx, client)
 	p.warnNoClient(ctx, client)
 	if err != nil {
@@ -43,7 +45,7 @@ func (p *Policy) ask(ctx context.Context, client string, n int) (*question, erro
 		q = new(question)
 		q.leavesNow = q.leaves
 	}
-	q.policy, q.set, q.observed = p, limits, observation{}
+	q.policy, q.set, q.observed, q.waited = p, limits, observation{}, waited
 	q.asks[0], q.answers[0] = p.askOf(client, limits), engine.Answer{}
 	q.asks[0].N = int64(n)
 	q.override, q.stops = nil, nil
@@ -109,7 +111,7 @@ func (q *question) result() Result { return q.set.result(q.policy.limiter.engine
 
 // take takes the tokens of the question.
 func (q *question) take(ctx context.Context) error {
-	return q.policy.limiter.engine.Take(ctx, engine.Request{Asks: q.asks[:], Answers: q.answers[:]})
+	return q.policy.limiter.engine.Take(ctx, engine.Request{Asks: q.asks[:], Answers: q.answers[:], Waited: q.waited})
 }
 
 // end records the decision on n tokens, and returns its Result.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -16,7 +17,6 @@ import (
 	"github.com/ginlimit/ginlimit/internal/overrides"
 	"github.com/ginlimit/ginlimit/internal/redisstore"
 	"github.com/ginlimit/ginlimit/internal/throttle"
-	"github.com/ginlimit/ginlimit/internal/upkeep"
 	"github.com/ginlimit/ginlimit/internal/wire"
 )
 
@@ -108,42 +108,41 @@ func WithoutOverrides() LimiterOption {
 	return limiterSetting{"WithoutOverrides", func(c *config) { c.ignoresOverrides = true }}
 }
 
-// newOverrides returns the overrides that the limiter knows.
-func (c *limiterConfig) newOverrides(
-	store overrides.Store, u *upkeep.Upkeep, e *engine.Engine,
-) *overrides.Overrides[[]Limit] {
-	oc := overrides.Config[[]Limit]{
-		Store: store, Upkeep: u, Ignores: c.ignoresOverrides, Limits: readLimits, Changed: e.LimitsChanged,
-	}
-	if c.secret != nil {
-		keys := c.engine().Keys
-		oc.Hide = func(policy, client string) string { return string(keys.Append(nil, Key(policy, ""), client)) }
-	}
-	return overrides.New(oc)
+// upkeepLog is where a limiter's log says what fails in the background.
+type upkeepLog struct {
+	*slog.Logger
+	failures throttle.Log
+	denied   sync.Once
 }
 
-// newUpkeep returns what reads overrides and publishes policies, and logs why it cannot.
-func (c *limiterConfig) newUpkeep() *upkeep.Upkeep {
-	var failures throttle.Log
-	var denied sync.Once
-	log := c.logger
-	return upkeep.New(upkeep.Config{Denied: redisstore.IsDenied, Failed: func(err error) {
-		reason := "" // without Redis other lines say so
-		switch {
-		case redisstore.IsDenied(err):
-			denied.Do(func() {
-				log.Warn("ginlimit: the user of Redis may not read overrides or publish policies; trying every ten minutes",
-					"reason", redisstore.Word(err))
-			})
-		case redisstore.IsErrorReply(err):
-			reason = redisstore.Word(err)
-		case errors.Is(err, wire.ErrUnreadable), errors.Is(err, ErrInvalidArgument):
-			reason = "unreadable"
+// failed logs why overrides cannot be read or policies not be published, once in each log.
+func (b *background) failed(err error) {
+	b.mu.Lock()
+	logs := slices.Clone(b.logs)
+	b.mu.Unlock()
+	for i, log := range logs {
+		if !slices.ContainsFunc(logs[:i], func(before *upkeepLog) bool { return before.Logger == log.Logger }) {
+			log.failed(err)
 		}
-		if reason != "" && failures.Allow() {
-			log.Warn("ginlimit: overrides cannot be read, or policies not be published", "reason", reason)
-		}
-	}})
+	}
+}
+
+func (l *upkeepLog) failed(err error) {
+	reason := "" // without Redis other lines say so
+	switch {
+	case redisstore.IsDenied(err):
+		l.denied.Do(func() {
+			l.Warn("ginlimit: the user of Redis may not read overrides or publish policies; trying every ten minutes",
+				"reason", redisstore.Word(err))
+		})
+	case redisstore.IsErrorReply(err):
+		reason = redisstore.Word(err)
+	case errors.Is(err, wire.ErrUnreadable), errors.Is(err, ErrInvalidArgument):
+		reason = "unreadable"
+	}
+	if reason != "" && l.failures.Allow() {
+		l.Warn("ginlimit: overrides cannot be read, or policies not be published", "reason", reason)
+	}
 }
 
 // operate calls a function that reads or writes for an operator, and leaves it alone when it takes too long. Its

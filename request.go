@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/gin-gonic/gin"
 
@@ -84,6 +85,7 @@ func (s *requestState) serve(c *gin.Context) {
 		return
 	}
 	ctx := c.Request.Context()
+	waited := s.limiter.upkeep.Use(ctx, s.limiter.timeout)
 	failed, why := s.ask(c)
 	if s.slots { // they are free again when the handlers that follow return, or anything before them panics
 		defer s.release()
@@ -91,9 +93,9 @@ func (s *requestState) serve(c *gin.Context) {
 	s.address = nil // a handler that follows may change the request
 	none, reason := (*part)(nil), failure{}
 	if s.queues && readsAhead(c.Request) {
-		none, reason = s.takeReadingAhead(c.Request)
+		none, reason = s.takeReadingAhead(c.Request, waited)
 	} else {
-		none, reason = s.take(c.Request.Context(), nil)
+		none, reason = s.take(c.Request.Context(), waited, nil)
 	}
 	if failed == nil {
 		failed, why = none, reason
@@ -128,14 +130,14 @@ const (
 
 // takeReadingAhead is take that reads the body of a request ahead while the request waits: else the place in the
 // queue, and then a token, could be a client's that has left.
-func (s *requestState) takeReadingAhead(r *http.Request) (failed *part, why failure) {
+func (s *requestState) takeReadingAhead(r *http.Request, waited time.Duration) (failed *part, why failure) {
 	n, all, body := r.ContentLength, &s.limiter.readAhead, (*readahead.Body)(nil)
 	defer func() {
 		if body != nil {
 			body.Stop()
 		}
 	}()
-	return s.take(r.Context(), func() {
+	return s.take(r.Context(), waited, func() {
 		switch {
 		case body != nil:
 		case all.Add(n) > maxAllReadAhead:

@@ -71,20 +71,22 @@ func reserve(ctx context.Context, w traits.Waiting, charges ...Charge) (*Reserva
 		return nil, err
 	}
 	var d decision
+	l := charges[0].Policy.limiter
+	waited := l.upkeep.Use(ctx, l.timeout)
 	if err := d.charge(ctx, charges); err != nil {
 		return nil, err
 	}
 	if w.Length > 0 {
 		d.asks[0].Queue = engine.Queue{Length: w.Length, Wait: w.Max, Since: w.Since, Leaves: w.Leaves}
 	}
-	r, kept := &Reservation{limiter: charges[0].Policy.limiter}, false
+	r, kept := &Reservation{limiter: l}, false
 	defer func() { // an observer may panic
 		if !kept {
 			r.released.Store(true)
 			d.release()
 		}
 	}()
-	failed, why := d.take(waitContext(ctx), nil)
+	failed, why := d.take(waitContext(ctx), waited, nil)
 	if why.err == engine.ErrLeft {
 		return nil, traits.ErrLeft
 	}

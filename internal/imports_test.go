@@ -49,7 +49,6 @@ func TestImportsGoOneWay(t *testing.T) {
 		"readahead": {},
 		"plancache": {module + "dispatch", module + "goroutine", module + "redisstore", module + "throttle"},
 		"testkit": {module + "redisstore", module + "wire", module + "engine", module + "memory", module + "bucket",
-			module + "upkeep",
 			"github.com/ginlimit/ginlimit", "github.com/alicebob/miniredis/v2", "github.com/gin-gonic/gin",
 			"github.com/redis/go-redis/v9", "github.com/stretchr/testify/assert",
 			"github.com/stretchr/testify/require"},

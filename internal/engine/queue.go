@@ -13,9 +13,10 @@ import (
 // Request asks for the tokens of all its Asks, and a slot of each that takes one, or for nothing.
 type Request struct {
 	Asks    []Ask
-	Answers []Answer // one for each Ask
-	Trials  int      // how many of the last Asks decide apart, each by itself: they wait for nothing and deny nothing
-	Waits   func()   // called each time the request begins to wait in a line; may be nil
+	Answers []Answer      // one for each Ask
+	Trials  int           // how many of the last Asks decide apart, each by itself: they wait for nothing and deny nothing
+	Waited  time.Duration // before, of the time that the decision has
+	Waits   func()        // called each time the request begins to wait in a line; may be nil
 }
 
 // Queue says how a request waits for what it lacks of an Ask. The zero Queue does not wait.
@@ -52,6 +53,16 @@ func (q Queue) wait() time.Duration {
 // queues reports whether a request waits for what it lacks of an Ask.
 func (a *Ask) queues() bool { return a.Queue.Length > 0 || a.Queue.Endless }
 
+// queues reports whether the request waits for what it lacks of any Ask.
+func (r *Request) queues() bool {
+	for i := range r.Asks {
+		if r.Asks[i].queues() {
+			return true
+		}
+	}
+	return false
+}
+
 // waits reports whether the request tries again if this Ask is denied. Then the denial lasts no longer than need be.
 func (a *Ask) waits() bool { return a.turn > 0 }
 
@@ -81,7 +92,7 @@ func (e *Engine) takeInLine(ctx context.Context, r Request) error {
 	queue := &r.Asks[0].Queue
 	w := &waiter{Request: r, e: e, ctx: ctx, endless: queue.Endless, leaving: queue.Leaves, began: queue.Since}
 	if w.began.IsZero() {
-		w.began = time.Now()
+		w.began = time.Now().Add(-r.Waited)
 	}
 	w.begin()
 	l, busy := w.busyLine()

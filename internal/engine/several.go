@@ -297,7 +297,7 @@ func (e *Engine) takeWithTrials(ctx context.Context, r Request) error {
 	first := min(live, 1) // the Asks in force, if any, are one
 	errs := atOnce(first+r.Trials, func(i int) error {
 		if i < first {
-			return e.Take(ctx, Request{Asks: r.Asks[:live], Answers: r.Answers[:live], Waits: r.Waits})
+			return e.Take(ctx, Request{Asks: r.Asks[:live], Answers: r.Answers[:live], Waited: r.Waited, Waits: r.Waits})
 		}
 		at := live + i - first
 		failed := goroutine.ErrGoexit // a hook of the client may end the goroutine

@@ -20,13 +20,17 @@ var layers = [...]layer{(*Engine).askLease, (*Engine).askDenyCache, (*Engine).as
 //
 // Answers that are not Decided are of Asks that nobody looked at, as another one was denied.
 func (e *Engine) Take(ctx context.Context, r Request) error {
-	if r.Trials > 0 {
-		return e.takeWithTrials(ctx, r)
+	queues := r.queues()
+	if r.Waited > 0 && !queues {
+		within, cancel := e.within(ctx, time.Now().Add(-r.Waited))
+		defer cancel()
+		ctx = within
 	}
-	for i := range r.Asks {
-		if r.Asks[i].queues() {
-			return e.takeInLine(ctx, r)
-		}
+	switch {
+	case r.Trials > 0:
+		return e.takeWithTrials(ctx, r)
+	case queues:
+		return e.takeInLine(ctx, r)
 	}
 	return e.takeNow(ctx, r.Asks, r.Answers)
 }

@@ -8,6 +8,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -39,35 +40,67 @@ type Store interface {
 
 // Config is what overrides are made of.
 type Config[L any] struct {
-	Store   Store
-	Upkeep  *upkeep.Upkeep // by which the store is looked at; nil if nobody else changes it
-	Ignores bool           // overrides
+	Store  Store
+	Upkeep *upkeep.Upkeep // by which the store is looked at; nil if nobody else changes it
 	// Limits reads the limits of an override.
 	Limits func(text string) (L, error)
-	// Hide returns the client as overrides have it; nil is the client itself.
-	Hide func(policy, client string) string
-	// Changed is told that this process knows other overrides than before.
-	Changed func()
 }
 
-// Overrides are those that this process knows.
+// Overrides are those that this process knows. Limiters go by them in a [View].
 type Overrides[L any] struct {
 	Config[L]
 	known atomic.Pointer[known[L]] // never nil
+	task  upkeep.Task
 
 	reads    atomic.Int64 // numbered as they began
-	mu       sync.Mutex   // guards the field below
+	mu       sync.Mutex   // guards the fields below
 	lastRead int64        // the number of the read that is known
+	views    []*View[L]   // that do not ignore them
 }
 
 // New returns overrides of which none is known yet.
 func New[L any](c Config[L]) *Overrides[L] {
 	o := &Overrides[L]{Config: c}
+	o.task = upkeep.Task{Do: o.look, Every: upkeep.Soon, Idle: idleLook}
 	o.known.Store(&known[L]{})
-	if !c.Ignores {
-		c.Upkeep.Add(&upkeep.Task{Do: o.look, Every: upkeep.Soon, Retry: upkeep.Soon})
-	}
 	return o
+}
+
+// idleLook is the time between two looks of a process that does not decide.
+const idleLook = 10 * time.Second
+
+// View is the overrides as one limiter goes by them.
+type View[L any] struct {
+	Ignores bool // overrides
+	// Hide returns the client as overrides have it; nil is the client itself.
+	Hide func(policy, client string) string
+	// Changed is told that this process knows other overrides than before.
+	Changed func()
+
+	of *Overrides[L]
+}
+
+// Join begins a view of a limiter, and returns it.
+func (o *Overrides[L]) Join(v *View[L]) *View[L] {
+	if v.of = o; v.Ignores {
+		return v
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.views = append(o.views, v); len(o.views) == 1 {
+		o.Upkeep.Add(&o.task)
+	}
+	return v
+}
+
+// Leave ends a view. What it knows stays.
+func (v *View[L]) Leave() {
+	o := v.of
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.views = slices.DeleteFunc(o.views, func(other *View[L]) bool { return other == v }); len(o.views) == 0 {
+		o.Upkeep.Remove(&o.task)
+	}
 }
 
 // look reads the overrides if they have changed.
@@ -118,10 +151,9 @@ type ofPolicy[L any] struct {
 }
 
 // Find returns the limits that replace a client's: its own override, else the one for all clients.
-func (o *Overrides[L]) Find(policy, client string) (found L, ok bool) {
-	o.Upkeep.Use()
-	known := o.known.Load()
-	if len(known.policies) == 0 {
+func (v *View[L]) Find(policy, client string) (found L, ok bool) {
+	known := v.of.known.Load()
+	if v.Ignores || len(known.policies) == 0 {
 		return found, false
 	}
 	of := known.policies[policy]
@@ -129,8 +161,8 @@ func (o *Overrides[L]) Find(policy, client string) (found L, ok bool) {
 		return found, false
 	}
 	if len(of.clients) > 0 {
-		if o.Hide != nil {
-			client = o.Hide(policy, client)
+		if v.Hide != nil {
+			client = v.Hide(policy, client)
 		}
 		if own, is := of.clients[client]; is && time.Now().Before(own.until) {
 			return own.limits, true
@@ -143,8 +175,11 @@ func (o *Overrides[L]) Find(policy, client string) (found L, ok bool) {
 }
 
 // InForce returns how many overrides this process knows that have not ended.
-func (o *Overrides[L]) InForce() (n int) {
-	known, now := o.known.Load(), time.Now()
+func (v *View[L]) InForce() (n int) {
+	known, now := v.of.known.Load(), time.Now()
+	if v.Ignores {
+		return 0
+	}
 	for _, of := range known.policies {
 		if of.all != nil && now.Before(of.all.until) {
 			n++
@@ -195,28 +230,30 @@ func (o *Overrides[L]) read(ctx context.Context) error {
 	if turn > o.lastRead { // else who began to read later knows as much; the next look finds what it does not
 		o.lastRead = turn
 		o.known.Store(fresh)
-		o.Changed()
+		for _, v := range o.views {
+			v.Changed()
+		}
 	}
 	return err
 }
 
 // Change makes changes, and knows of them when it returns.
-func (o *Overrides[L]) Change(ctx context.Context, changes []wire.OverrideChange) error {
-	ok, err := o.Store.Change(ctx, rand.Text(), Most, changes)
+func (v *View[L]) Change(ctx context.Context, changes []wire.OverrideChange) error {
+	ok, err := v.of.Store.Change(ctx, rand.Text(), Most, changes)
 	switch {
 	case err != nil:
 		return err
 	case !ok:
 		return ErrFull
-	case !o.Ignores:
-		_ = o.read(ctx) // else the next look does
+	case !v.Ignores:
+		_ = v.of.read(ctx) // else the next look does
 	}
 	return nil
 }
 
 // All returns all overrides, and knows of them when it returns.
-func (o *Overrides[L]) All(ctx context.Context) (all []Override, err error) {
-	texts, _, err := o.Store.Overrides(ctx)
+func (v *View[L]) All(ctx context.Context) (all []Override, err error) {
+	texts, _, err := v.of.Store.Overrides(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -227,8 +264,8 @@ func (o *Overrides[L]) All(ctx context.Context) (all []Override, err error) {
 		}
 		all = append(all, r)
 	}
-	if !o.Ignores {
-		_ = o.read(ctx)
+	if !v.Ignores {
+		_ = v.of.read(ctx)
 	}
 	return all, nil
 }

@@ -43,16 +43,49 @@ type Policies struct {
 	upkeep  *upkeep.Upkeep
 	task    upkeep.Task
 
-	mu    sync.Mutex        // guards the field below
-	serve map[string]Policy // by their texts as if a handler served each
+	mu     sync.Mutex          // guards the field below, and those of limiters
+	served map[string]*service // by their texts as if a handler served each
+}
+
+// service is a policy that some limiters serve.
+type service struct {
+	policy   Policy // as if a handler served it
+	limiters int
+	handlers int // limiters that have a handler of it
 }
 
 // New returns policies of a process with a name without a space. They are published by upkeep, or not at all if it
 // is nil.
 func New(s Store, process string, u *upkeep.Upkeep) *Policies {
-	p := &Policies{store: s, process: process, upkeep: u, serve: map[string]Policy{}}
-	p.task = upkeep.Task{Do: p.publish, First: upkeep.Soon, Every: renewal, Retry: retry}
+	p := &Policies{store: s, process: process, upkeep: u, served: map[string]*service{}}
+	p.task = upkeep.Task{Do: p.publish, Every: renewal, Retry: retry}
+	u.Add(&p.task)
 	return p
+}
+
+// Limiter is the policies of one limiter.
+type Limiter struct {
+	*Policies
+	serves map[string]bool // by the same texts, whether a handler does; nil when the limiter has ended
+}
+
+// Join begins the policies of a limiter.
+func (p *Policies) Join() *Limiter { return &Limiter{p, map[string]bool{}} }
+
+// Leave ends the policies of a limiter: they are published no more, unless another one serves them.
+func (l *Limiter) Leave() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for text, isHandler := range l.serves {
+		s := l.served[text]
+		if s.limiters--; s.limiters == 0 {
+			delete(l.served, text)
+		}
+		if isHandler {
+			s.handlers--
+		}
+	}
+	l.serves = nil
 }
 
 // Policy is a policy as a process serves it. It is JSON in a store.
@@ -69,26 +102,34 @@ type Policy struct {
 	Build   string   `json:"build,omitempty"` // of the application
 }
 
-// Serve notes that this process serves a policy, to be published within a second of the next decision. If a handler
-// serves it, so does what methods decided on before.
-func (p *Policies) Serve(one Policy) {
-	one.Version = wire.TextVersion
-	served := one
-	served.Handler = true
-	of := wire.MarshalText(served)
-	if !one.Handler {
-		one.Key = ""
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	before, known := p.serve[of]
-	if known && (before.Handler || !one.Handler) || !known && len(p.serve) == maxPublished {
+// Serve notes that the limiter serves a policy, to be published within a second. If a handler serves it, so does what
+// methods decided on before.
+func (l *Limiter) Serve(one Policy) {
+	isHandler := one.Handler
+	one.Version, one.Handler = wire.TextVersion, true
+	text := wire.MarshalText(one)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s, isNew := l.served[text], false
+	before, known := l.serves[text]
+	switch {
+	case l.serves == nil || known && (before || !isHandler):
 		return
+	case s == nil && len(l.served) == maxPublished:
+		return
+	case s == nil:
+		s, isNew = &service{policy: one}, true
+		l.served[text] = s
 	}
-	if p.serve[of] = one; len(p.serve) == 1 && !known {
-		p.upkeep.Add(&p.task)
-	} else {
-		p.upkeep.Hurry(&p.task)
+	if !known {
+		s.limiters++
+	}
+	if isHandler {
+		s.handlers++
+		isNew = isNew || s.handlers == 1
+	}
+	if l.serves[text] = isHandler; isNew {
+		l.upkeep.Hurry(&l.task)
 	}
 }
 
@@ -96,7 +137,11 @@ func (p *Policies) Serve(one Policy) {
 func (p *Policies) publish(ctx context.Context) error {
 	p.mu.Lock()
 	var calls []map[string]string
-	for _, one := range p.serve {
+	for _, s := range p.served {
+		one := s.policy
+		if s.handlers == 0 {
+			one.Key, one.Handler = "", false
+		}
 		text := wire.MarshalText(one)
 		sum := sha256.Sum256([]byte(text))
 		if last := len(calls) - 1; last < 0 || len(calls[last]) == maxTogether {

@@ -42,18 +42,20 @@ var ErrEnded = errors.New("the client is closed")
 //
 // One of them, the counter, holds a slot of a key that no client has, takes it anew every [renewal], and
 // finds how many other replicas hold one. Another one goes on when that one ends. A dead process is counted
-// for [inflight.Life].
+// for [inflight.Life]. An idle process counts as often as a busy one: in an outage a load balancer may send it
+// requests, and the others have left it its share.
 type replica struct {
 	name  string
 	local *memory.Store // decides if Redis does not
 	count atomic.Int64  // of replicas; 0 until Redis has answered
 
-	several atomic.Bool // there are further members
-	slots   sync.Mutex  // held while one of several members takes a slot of a client
-	mu      sync.Mutex  // guards the fields below
-	members []weak.Pointer[Member]
-	counter weak.Pointer[Member] // one of them
-	counts  []int64              // the newest ones that Redis returned, at most kept
+	several  atomic.Bool // there are further members
+	slots    sync.Mutex  // held while one of several members takes a slot of a client
+	mu       sync.Mutex  // guards the fields below
+	members  []weak.Pointer[Member]
+	counter  weak.Pointer[Member] // one of them
+	counting bool                 // again and again
+	counts   []int64              // the newest ones that Redis returned, at most kept
 }
 
 // inProcess are the replicas of this process. Only the process knows which limiters it has, so they
@@ -79,7 +81,8 @@ type Config struct {
 type Member struct {
 	Config
 	replica *replica
-	counts  atomic.Bool // it has begun to
+	started atomic.Bool // to decide
+	ended   atomic.Bool // its client is closed
 	number  int64       // of its attempts to take the slot. The replica's mutex guards it and late
 	late    bool        // Redis has not answered the last attempt, and may still grant it
 }
@@ -116,60 +119,66 @@ func (m *Member) Count() int64 {
 	return max(1, m.replica.count.Load())
 }
 
-// Start starts counting, unless that was done.
+// Start has the replica count, unless it does.
 func (m *Member) Start() {
-	if m != nil && !m.counts.Load() && m.counts.CompareAndSwap(false, true) {
-		go m.countAgain()
+	if m == nil || m.started.Load() || !m.started.CompareAndSwap(false, true) {
+		return
+	}
+	m.replica.mu.Lock()
+	defer m.replica.mu.Unlock()
+	if !m.replica.counting {
+		m.replica.counting = true
+		go m.replica.countAgain()
 	}
 }
 
-// countAgain takes the slot anew and counts, if no other member does, now and after each [renewal]. It ends
-// when the limiter is closed or dropped, or the client is closed.
-func (m *Member) countAgain() {
-	if m.Dropped() {
-		m.resign()
-		return
-	}
-	if !m.Background.Begin() {
+// countAgain has a member take the slot anew and count, now and after each [renewal]. It ends when no member is left
+// that has begun to decide and can count.
+func (r *replica) countAgain() {
+	m, number := r.begin()
+	if m == nil {
 		return
 	}
 	defer m.Background.Done()
-	number := m.begin()
-	pause, err := renewal, error(nil)
+	pause := renewal
 	if number == 1 {
 		pause = firstRenewal
 	}
-	defer func() { // also if a hook of the client ends this goroutine
-		if errors.Is(err, ErrEnded) {
-			m.resign()
-			return
-		}
-		time.AfterFunc(pause, m.countAgain)
-	}()
-	if number == 0 {
-		return
-	}
-	var others int64
-	others, err = m.Take(bucket.Attempt{Number: number, Ended: number - 1}) // and what these held is given back
-	if err == nil {
+	defer func() { time.AfterFunc(pause, r.countAgain) }()                   // also if a hook of the client ends this goroutine
+	others, err := m.Take(bucket.Attempt{Number: number, Ended: number - 1}) // and what these held is given back
+	switch {
+	case err == nil:
 		m.note(others + 1)
+	case errors.Is(err, ErrEnded):
+		m.ended.Store(true)
 	}
 }
 
-// begin returns the number of a new attempt to take the slot, or 0 if another member counts.
-func (m *Member) begin() int64 {
-	r := m.replica
+// begin returns the member that counts, at work in its background, and the number of its new attempt to take the slot.
+func (r *replica) begin() (m *Member, number int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.counter.Value() == nil {
-		r.counter = weak.Make(m)
+	if m = r.counter.Value(); m == nil || !m.works() {
+		m = nil
+		for i := range r.members {
+			if other := r.members[i].Value(); other != nil && other.works() {
+				m = other
+				break
+			}
+		}
 	}
-	if r.counter.Value() != m {
-		return 0
+	if r.counting = m != nil; !r.counting {
+		return nil, 0
 	}
+	r.counter = weak.Make(m)
 	m.number++
 	m.late = true
-	return m.number
+	return m, m.number
+}
+
+// works reports whether the member can count, and has begun to in its background.
+func (m *Member) works() bool {
+	return m.started.Load() && !m.ended.Load() && !m.Dropped() && m.Background.Begin()
 }
 
 // note notes a count of Redis.
@@ -183,22 +192,11 @@ func (m *Member) note(count int64) {
 	r.count.Store(slices.Max(r.counts))
 }
 
-// resign has another member count.
-func (m *Member) resign() {
-	r := m.replica
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.counter.Value() == m {
-		r.counter = weak.Pointer[Member]{}
-	}
-}
-
 // Leave ends a member, whose limiter has ended, and gives its slot back: others have a larger share then.
 func (m *Member) Leave() {
 	if m == nil {
 		return
 	}
-	m.resign()
 	if number, late := m.leave(); number > 0 {
 		m.Free(number, late)
 	}

@@ -22,7 +22,6 @@ import (
 	"github.com/ginlimit/ginlimit"
 	"github.com/ginlimit/ginlimit/internal/engine"
 	"github.com/ginlimit/ginlimit/internal/memory"
-	"github.com/ginlimit/ginlimit/internal/upkeep"
 )
 
 // Patient lets Redis take as long as a busy machine may, where that must not be what ends a decision.
@@ -246,8 +245,8 @@ func SetLocalBuckets(l *ginlimit.Limiter, n int) {
 func NewLimiter(t testing.TB, rdb redis.UniversalClient, opts ...ginlimit.LimiterOption) *Limiter {
 	t.Helper()
 	l := NewOperated(t, rdb, opts...)
-	field := reflect.ValueOf(l.Limiter).Elem().FieldByName("upkeep")
-	(*(**upkeep.Upkeep)(unsafe.Pointer(field.UnsafeAddr()))).End()
+	field := reflect.ValueOf(l.Limiter).Elem().FieldByName("leave")
+	(*(*func())(unsafe.Pointer(field.UnsafeAddr())))()
 	return l
 }
 

@@ -1,11 +1,12 @@
-// Package upkeep is what a limiter does in the background for as long as it decides, again and again: it reads
-// what operators change, and publishes what it serves.
+// Package upkeep is what the limiters of one client and prefix do in the background, once in a process and again and
+// again for as long as they decide: read what operators change, and publish what they serve.
 //
-// It owns when that is done. It never knows what it is, nor makes a request wait.
+// It owns when that is done. It never knows what it is.
 package upkeep
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,8 +20,8 @@ const (
 	Soon = 700 * time.Millisecond
 	// deniedRetry is how long after Redis has denied a right a task is tried again.
 	deniedRetry = 10 * time.Minute
-	// rest is how long after the last decision nothing is done any more.
-	rest = 24 * time.Hour
+	// idle is how long after the last decision tasks are done less often, and rest when nothing is done any more.
+	idle, rest = time.Minute, 24 * time.Hour
 	// callTimeout is how long a task may take.
 	callTimeout = 5 * time.Second
 	// maxCalls is how many tasks may hang, as a hook of the client does.
@@ -40,31 +41,36 @@ type Config struct {
 // nil Upkeep has none.
 type Upkeep struct {
 	Config
-	used  atomic.Bool // by a decision, since a task was done
+	used  atomic.Bool // by a decision since a task was begun, and no decision waits for a task
 	ended atomic.Bool
 	calls atomic.Int32 // of tasks, that have not ended
 
 	mu       sync.Mutex // guards the fields below, and those of tasks
 	lastUsed time.Time
 	tasks    []*Task
+	fresh    chan struct{} // is closed when a task has ended for which decisions wait; nil if they do not
 }
 
 // Task is done again and again.
 type Task struct {
 	Do    func(context.Context) error
-	First time.Duration // after which it is done after a decision
-	Every time.Duration // after it was done
-	Retry time.Duration // after it has failed
+	Every time.Duration // after it was done, and after it has failed unless Retry is set
+	Retry time.Duration
+	// Idle is Every after a minute without a decision. The next decision begins such a task at once, and waits for it,
+	// as it would go by what is old. If Idle is 0, it is Every at all times, and a decision begins the task [Soon].
+	Idle time.Duration
 
-	timer *time.Timer // nil while it rests
-	busy  bool        // it is being done
-	soon  bool        // it is to be done again soon
+	timer  *time.Timer // nil while it rests
+	busy   bool        // it is being done
+	soon   bool        // it is to be done again soon
+	slow   bool        // it is to be done as Idle says
+	failed error       // of the last time
 }
 
 // New returns upkeep without tasks.
 func New(c Config) *Upkeep { return &Upkeep{Config: c} }
 
-// Add adds a task. The next decision begins it.
+// Add adds a task, which the next decision begins.
 func (u *Upkeep) Add(t *Task) {
 	if u == nil {
 		return
@@ -75,6 +81,17 @@ func (u *Upkeep) Add(t *Task) {
 	u.used.Store(false)
 }
 
+// Remove ends a task.
+func (u *Upkeep) Remove(t *Task) {
+	if u == nil {
+		return
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.tasks = slices.DeleteFunc(u.tasks, func(other *Task) bool { return other == t })
+	u.stopLocked(t)
+}
+
 // Hurry has a task done soon.
 func (u *Upkeep) Hurry(t *Task) {
 	if u == nil {
@@ -82,36 +99,99 @@ func (u *Upkeep) Hurry(t *Task) {
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if t.soon = true; t.timer != nil && !t.busy {
-		t.timer.Reset(Soon)
+	if !t.soon && !t.busy && !u.ended.Load() {
+		u.setLocked(t, Soon)
 	}
+	t.soon = true
 }
 
 // End ends all tasks.
 func (u *Upkeep) End() {
-	if u != nil {
-		u.ended.Store(true)
-	}
-}
-
-// Use notes a decision, and begins the tasks that rest.
-func (u *Upkeep) Use() {
-	if u != nil && !u.used.Load() {
-		u.use()
-	}
-}
-
-func (u *Upkeep) use() {
-	u.used.Store(true)
-	if u.ended.Load() {
+	if u == nil {
 		return
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
+	u.ended.Store(true)
 	for _, t := range u.tasks {
-		if t.timer == nil {
-			t.timer = time.AfterFunc(t.First, func() { u.again(t) })
+		u.stopLocked(t)
+	}
+	u.tasks = nil
+}
+
+// stopLocked ends a task until the next decision.
+func (u *Upkeep) stopLocked(t *Task) {
+	if t.timer != nil {
+		t.timer.Stop()
+		t.timer = nil
+	}
+	if t.Idle > 0 {
+		u.freshLocked()
+	}
+}
+
+// Use notes a decision with a timeout, and begins the tasks that rest. The first one after an idle time waits for what
+// it would go by, for at most half of the timeout. If that is too short, no other one waits. Use returns for how long
+// it has waited.
+func (u *Upkeep) Use(ctx context.Context, timeout time.Duration) (waited time.Duration) {
+	if u == nil || u.used.Load() || u.ended.Load() {
+		return 0
+	}
+	fresh := u.use()
+	if fresh == nil {
+		return 0
+	}
+	since, late := time.Now(), time.NewTimer(timeout/2)
+	defer late.Stop()
+	select {
+	case <-fresh:
+	case <-ctx.Done():
+	case <-late.C:
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		if u.fresh == fresh {
+			u.freshLocked()
 		}
+	}
+	return time.Since(since)
+}
+
+// use is the decision's part of Use. It returns what to wait for, or nil.
+func (u *Upkeep) use() (fresh chan struct{}) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for _, t := range u.tasks {
+		if t.slow && t.failed == nil && u.fresh == nil {
+			u.fresh = make(chan struct{})
+		}
+		switch {
+		case t.busy:
+		case t.slow || t.timer == nil && t.Idle > 0:
+			u.setLocked(t, 0)
+		case t.timer == nil:
+			u.setLocked(t, Soon)
+		}
+		t.slow = false
+	}
+	u.lastUsed = time.Now()
+	u.used.Store(u.fresh == nil)
+	return u.fresh
+}
+
+// setLocked sets when a task is done.
+func (u *Upkeep) setLocked(t *Task, after time.Duration) {
+	if t.timer == nil {
+		t.timer = time.AfterFunc(after, func() { u.again(t) })
+	} else {
+		t.timer.Reset(after)
+	}
+}
+
+// freshLocked lets decisions go on that wait for a task.
+func (u *Upkeep) freshLocked() {
+	if u.fresh != nil {
+		close(u.fresh)
+		u.fresh = nil
 	}
 }
 
@@ -123,14 +203,24 @@ func (u *Upkeep) again(t *Task) {
 	err := u.bounded(t.Do)
 	u.mu.Lock()
 	defer u.mu.Unlock()
+	if t.Idle > 0 {
+		u.freshLocked()
+	}
+	t.busy, t.failed = false, err
 	next := t.Every
-	switch t.busy = false; {
+	switch {
 	case err != nil && u.Denied(err):
 		next = deniedRetry
 	case t.soon: // since
 		next = Soon
-	case err != nil:
+	case err != nil && t.Retry > 0:
 		next = t.Retry
+	case t.Idle > 0 && time.Since(u.lastUsed) >= idle && !u.used.Load():
+		next, t.slow = t.Idle, true
+	}
+	if t.timer == nil { // it has ended; it may have been added again
+		u.used.Store(false)
+		return
 	}
 	t.timer.Reset(next)
 }
@@ -146,7 +236,7 @@ func (u *Upkeep) begin(t *Task) bool {
 	if u.used.Swap(false) || u.lastUsed.IsZero() {
 		u.lastUsed = now
 	}
-	if u.ended.Load() || now.Sub(u.lastUsed) >= rest {
+	if now.Sub(u.lastUsed) >= rest {
 		t.timer = nil
 		return false
 	}

@@ -1,0 +1,210 @@
+package limits_test
+
+import (
+	"fmt"
+	"log/slog"
+	"net/http"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+	"weak"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/gin-gonic/gin"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
+)
+
+// What limiters of one client and prefix do in the background, once in a process.
+
+// TestLimitersOfAClientLookOnce, and seldom after an idle minute.
+func TestLimitersOfAClientLookOnce(t *testing.T) {
+	t.Parallel()
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		var sent atomic.Int64
+		b.Redis.AddHook(testkit.EveryCall(func(send func() error) error { sent.Add(1); return send() }))
+		for i := range 100 {
+			l := testkit.NewOperated(t, struct{ redis.UniversalClient }{b.Redis}) // the hooks of others see no looks
+			testkit.Must(testkit.NewPolicy(t, l, fmt.Sprint("p", i), ginlimit.PerMinute(3)).Allow(t.Context(), "ann"))
+		}
+		minute := func() int64 {
+			before := sent.Load()
+			time.Sleep(time.Minute)
+			return sent.Load() - before
+		}
+		time.Sleep(inForce)
+		require.InDelta(t, 60/0.7+1, minute(), 5)
+		require.InDelta(t, 60/10+1, minute(), 2)
+		time.Sleep(time.Hour)
+		require.InDelta(t, 60/10+1, minute(), 2)
+		require.Len(t, testkit.Must(testkit.NewOperated(t, b.Connect(t)).Policies(t.Context())), 100)
+	})
+}
+
+// TestAnIdleProcessKnowsAnOverrideAtOnce: its first decision goes by it, in whatever way it is made.
+func TestAnIdleProcessKnowsAnOverrideAtOnce(t *testing.T) {
+	t.Parallel()
+	for name, decide := range map[string]func(t *testing.T, p *ginlimit.Policy) ginlimit.Limit{
+		"a method": func(t *testing.T, p *ginlimit.Policy) ginlimit.Limit {
+			return testkit.Must(p.Allow(t.Context(), "ann")).Limit
+		},
+		"a reservation": func(t *testing.T, p *ginlimit.Policy) ginlimit.Limit {
+			return testkit.Must(p.Reserve(t.Context(), "ann", 1)).Result().Limit
+		},
+		"a request": func(t *testing.T, p *ginlimit.Policy) (limit ginlimit.Limit) {
+			router := gin.New()
+			router.GET("/", p.Handler(), func(c *gin.Context) {
+				r, _ := ginlimit.FromContext(c)
+				limit = r.Limit
+			})
+			require.Equal(t, http.StatusOK, testkit.Get(router, "/").Code)
+			return limit
+		},
+	} {
+		testkit.RunInBubble(t, name, func(t *testing.T, b *testkit.Bubble) {
+			operator := testkit.NewOperated(t, b.Connect(t))
+			byName := ginlimit.WithKey(func(*gin.Context) (string, error) { return "ann", nil })
+			p := testkit.NewPolicy(t, testkit.NewOperated(t, b.Redis), "api", ginlimit.PerMinute(3), byName)
+			require.Equal(t, ginlimit.PerMinute(3), decide(t, p))
+			time.Sleep(inForce)
+			testkit.NewPolicy(t, operator, "api", ginlimit.PerMinute(3))
+			for _, idle := range []time.Duration{time.Hour, 10 * time.Hour, 90 * time.Hour} {
+				time.Sleep(idle)
+				want := ginlimit.PerMinute(int(idle / time.Minute))
+				o := override("ann", want)
+				o.Until = time.Now().Add(20 * 24 * time.Hour)
+				require.NoError(t, operator.Override(t.Context(), o))
+				require.Equal(t, want, decide(t, p))
+			}
+		})
+	}
+}
+
+// TestALateLookDelaysNoDecision by more than its timeout and a tenth, which is for the look too.
+func TestALateLookDelaysNoDecision(t *testing.T) {
+	t.Parallel()
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		const timeout = 50 * time.Millisecond
+		var hangs atomic.Bool
+		b.Redis.AddHook(testkit.EveryCall(func(send func() error) error {
+			if hangs.Load() {
+				time.Sleep(3 * time.Second)
+			}
+			return send()
+		}))
+		l := testkit.NewOperated(t, struct{ redis.UniversalClient }{b.Redis}, ginlimit.WithTimeout(timeout),
+			ginlimit.WithFailureMode(ginlimit.FailLocal))
+		p := testkit.NewPolicy(t, l, "api", ginlimit.PerMinute(3))
+		require.Equal(t, ginlimit.FromRedis, testkit.Must(p.Allow(t.Context(), "ann")).Source)
+		time.Sleep(time.Hour)
+		hangs.Store(true)
+		start := time.Now()
+		require.Equal(t, ginlimit.FromLocal, testkit.Must(p.Allow(t.Context(), "ann")).Source)
+		require.LessOrEqual(t, time.Since(start), timeout+timeout/10)
+		require.Greater(t, time.Since(start), timeout/2)
+		for range 5 {
+			start = time.Now()
+			testkit.Must(p.Allow(t.Context(), "ann"))
+		}
+		require.Zero(t, time.Since(start), "the breaker is open, though the look is not over")
+		time.Sleep(time.Hour)
+		start = time.Now()
+		testkit.Must(p.Allow(t.Context(), "ann"))
+		require.LessOrEqual(t, time.Since(start), timeout+timeout/10)
+		hangs.Store(false)
+		time.Sleep(time.Minute)
+	})
+}
+
+// TestLimitersOfAClientKeepTheirOptions, and none ends what another does.
+func TestLimitersOfAClientKeepTheirOptions(t *testing.T) {
+	t.Parallel()
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		secret := ginlimit.WithKeySecret([]byte("sixteen bytes..."))
+		of := func(opts ...ginlimit.LimiterOption) (*testkit.Limiter, *ginlimit.Policy) {
+			l := testkit.NewOperated(t, b.Redis, opts...)
+			return l, testkit.NewPolicy(t, l, "api", ginlimit.PerMinute(3))
+		}
+		plain, p := of()
+		ignoring, ignores := of(ginlimit.WithoutOverrides())
+		_, hashed := of(secret)
+		_, elsewhere := of(ginlimit.WithPrefix("elsewhere"))
+		_, twin := of(ginlimit.WithTimeout(time.Second))
+		limits := func() (all [5]int) {
+			for i, p := range []*ginlimit.Policy{p, ignores, hashed, elsewhere, twin} {
+				all[i] = limitOf(t, p, "ann").Rate
+			}
+			return all
+		}
+		require.Equal(t, [5]int{3, 3, 3, 3, 3}, limits())
+		for _, p := range []*ginlimit.Policy{p, ignores, hashed, twin} {
+			testkit.Must(p.Allow(t.Context(), "bob"))
+		}
+		time.Sleep(inForce)
+		process := testkit.NewOperated(t, b.Connect(t))
+		require.NoError(t, process.Override(t.Context(), override("ann", ginlimit.PerMinute(7))))
+		time.Sleep(inForce)
+		require.Equal(t, [5]int{7, 3, 3, 3, 7}, limits())
+		require.Zero(t, ignoring.Stats().Overrides)
+		require.Equal(t, 1, plain.Stats().Overrides)
+		require.NoError(t, plain.Close())
+		withSecret := testkit.NewOperated(t, b.Connect(t), secret)
+		require.NoError(t, withSecret.Override(t.Context(), override("ann", ginlimit.PerMinute(8))))
+		require.NoError(t, process.Override(t.Context(), override("ann", ginlimit.PerMinute(9))))
+		time.Sleep(inForce)
+		require.Equal(t, 9, limitOf(t, twin, "ann").Rate)
+		require.Equal(t, 8, limitOf(t, hashed, "ann").Rate)
+		require.Equal(t, 3, limitOf(t, ignores, "ann").Rate)
+		time.Sleep(10 * time.Minute)
+		published := testkit.Must(process.Policies(t.Context()))
+		require.Len(t, published, 3, "that of the limiter that has ended is served by another one")
+		require.Equal(t, 1, published[0].Processes)
+	})
+}
+
+// TestEachLogIsToldOnce of what limiters of a client do together.
+func TestEachLogIsToldOnce(t *testing.T) {
+	t.Parallel()
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		var logs [2]testkit.Buffer
+		loggers := [...]*slog.Logger{
+			slog.New(slog.NewTextHandler(&logs[0], nil)), slog.New(slog.NewTextHandler(&logs[1], nil)),
+		}
+		var p *ginlimit.Policy
+		for i := range 6 {
+			l := testkit.NewOperated(t, b.Redis, ginlimit.WithLogger(loggers[i%2]))
+			p = testkit.NewPolicy(t, l, "api", ginlimit.PerMinute(3))
+		}
+		b.Mini.HSet("ginlimit:{overrides}", "api|cat", `{"v":2,"policy":"api"}`, "", "stamp")
+		limitOf(t, p, "ann")
+		time.Sleep(inForce)
+		for i := range logs {
+			require.Equal(t, 1, strings.Count(logs[i].String(), "overrides cannot be read"))
+		}
+	})
+}
+
+// TestDroppedLimitersKeepNoClient, though nobody has closed them.
+func TestDroppedLimitersKeepNoClient(t *testing.T) {
+	addr := miniredis.RunT(t).Addr()
+	var client weak.Pointer[redis.Client]
+	func() {
+		rdb := redis.NewClient(&redis.Options{Addr: addr})
+		client = weak.Make(rdb)
+		router := gin.New()
+		for i := range 100 {
+			path := fmt.Sprint("/", i)
+			router.GET(path, ginlimit.New(rdb, path, ginlimit.PerMinute(3)))
+			require.Equal(t, http.StatusOK, testkit.Get(router, path).Code)
+		}
+	}()
+	require.True(t, testkit.BecomesTrue(nil, func() bool {
+		runtime.GC()
+		return client.Value() == nil
+	}))
+}
