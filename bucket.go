@@ -19,25 +19,6 @@ import (
 // slotsName is the name of a policy's slots, after the policy's and a hyphen.
 const slotsName = "c"
 
-// bucket returns the bucket of a valid limit, if it can be counted. A calendar quota has one for
-// each period; this one only says that there can be one.
-func (l Limit) bucket() (b bucket.Bucket, err error) {
-	var ok bool
-	switch {
-	case l.Algorithm != TokenBucket && l.burst() != l.Rate:
-		return b, fmt.Errorf("%w: %s: a window has no burst of its own", ErrInvalidArgument, l)
-	case l.Calendar != Calendar{}:
-		b, ok = bucket.NewCalendar("", int64(l.Rate), 1, 1)
-	default:
-		id := periodText(l.Period) + allAlgorithms[l.Algorithm].suffix
-		b, ok = bucket.New(allAlgorithms[l.Algorithm].kind, id, int64(l.Rate), int64(l.burst()), l.Period.Milliseconds())
-	}
-	if !ok {
-		err = fmt.Errorf("%w: %s is too large to be counted exactly", ErrInvalidArgument, l)
-	}
-	return b, err
-}
-
 // limitSet is checked limits: as rules, and as results name them. Once a policy has completed it, it does not
 // change.
 type limitSet struct {
@@ -95,14 +76,6 @@ func newLimitSet(limits []Limit) (*limitSet, error) {
 	}
 	return s, errors.Join(errs...)
 }
-
-// limitError is what is wrong with one of several limits.
-type limitError struct {
-	error
-	index int
-}
-
-func (e *limitError) Unwrap() error { return e.error }
 
 // findTwins finds earlier limits that have the bucket of the last limit.
 func (s *limitSet) findTwins(before []Limit, last Limit, twin func(Limit)) {
@@ -322,14 +295,6 @@ func (s *limitSet) leave(floor int) {
 // prohibit follows the rules, which deny everything because of a limit.
 func (s *limitSet) prohibit(limit int) { s.prohibited, s.limits = s.limits[limit], nil }
 
-// millis returns ms milliseconds, at most the longest Duration there is.
-func millis(ms int64) time.Duration {
-	return time.Duration(min(ms, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond
-}
-
-// wholeMillis returns a duration in whole milliseconds, rounded up.
-func wholeMillis(d time.Duration) int64 { return bucket.CeilDiv(int64(d), int64(time.Millisecond)) }
-
 const (
 	// maxClientLimits is how many sets of limits from its function a policy keeps checked. A further set
 	// replaces any of them: a set that is used often is soon there again.
@@ -388,3 +353,14 @@ func (c *limitCache) keep(limits []Limit, s *policyLimits) {
 	}
 	c.sets[newClientLimits(limits)] = s
 }
+
+// unusable is the error of limits that the application returned for a client. The log may name them.
+type unusable struct {
+	error
+	limits []Limit
+}
+
+func (u *unusable) Unwrap() error { return u.error }
+
+// text returns the limits, or the first of many.
+func (u *unusable) text() string { return fmt.Sprintf("%.200s", joinLimits(u.limits)) }

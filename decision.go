@@ -6,7 +6,10 @@ import (
 	"context"
 	"time"
 
+	"github.com/gin-gonic/gin"
+
 	"github.com/ginlimit/ginlimit/internal/engine"
+	"github.com/ginlimit/ginlimit/internal/goroutine"
 	"github.com/ginlimit/ginlimit/internal/rules"
 )
 
@@ -238,4 +241,98 @@ func (d *decision) release() {
 			d.limiter.engine.Release(&charge)
 		}
 	}
+}
+
+// slowFunc is for how long functions of several policies are asked one after another: what they have in memory they
+// return sooner.
+const slowFunc = time.Millisecond
+
+// foundLimits are the limits of a client as its policy has them, or why there are none.
+type foundLimits struct {
+	limits *policyLimits
+	err    error
+	known  bool // else nobody has looked
+}
+
+// findLimits returns the limits of a part of a decision: those that were found, if somebody has looked.
+func (t *part) findLimits(ctx context.Context, found []foundLimits, i int) (*policyLimits, error) {
+	if found != nil && found[i].known {
+		return found[i].limits, found[i].err
+	}
+	return t.policy.limitsOf(ctx, t.client)
+}
+
+// askFuncs asks the functions of several policies for the limits of their clients, at the same time if they are slow.
+// It returns nil if fewer than two are to be asked: then prepare asks. No policy in force that has no key, or comes
+// after such a policy, is asked. Without hasKey each has one, and after an error of a policy in force no dry run is
+// decided either.
+//
+// If a function can find a [gin.Context], nobody is asked here, as several goroutines may not use one. Functions of
+// keys and costs get it, so they are called one after another in any case.
+func askFuncs(ctx context.Context, parts []part, hasKey func(*part) bool) []foundLimits {
+	funcs := 0
+	for i := range parts {
+		if t := &parts[i]; t.phase == undecided && t.policy.counts.limitFunc != nil {
+			funcs++
+		}
+	}
+	if funcs < 2 || ctx.Value(gin.ContextKey) != nil {
+		return nil
+	}
+	asked := make([]int, 0, funcs)
+	for i := range parts {
+		t := &parts[i]
+		if t.phase != undecided {
+			continue
+		}
+		if has := hasKey == nil || hasKey(t); !has && !t.dry {
+			break // nobody after it is asked
+		} else if has && t.policy.counts.limitFunc != nil {
+			asked = append(asked, i)
+		}
+	}
+	if len(asked) < 2 {
+		return nil
+	}
+	return askEach(ctx, parts, asked, hasKey == nil)
+}
+
+// askEach asks for the limits of some parts. After an error of a policy in force, the later ones do not count, but dry
+// runs unless cutsDry: the context of what does not count ends.
+func askEach(ctx context.Context, parts []part, asked []int, cutsDry bool) []foundLimits {
+	found := make([]foundLimits, len(parts))
+	goroutine.Together(ctx, len(asked), slowFunc, func(within context.Context, n int) (more bool) {
+		i := asked[n]
+		t, f := &parts[i], &found[i]
+		if t.dry && !cutsDry {
+			within = ctx
+		}
+		f.limits, f.err = t.policy.limitsOf(within, t.client)
+		f.known = true
+		return f.err == nil || t.dry
+	})
+	return found
+}
+
+// settle makes charges what the work took, and tells observers what is left: a function returns the part of a
+// decision whose charge it is. It returns the errors.
+func (l *Limiter) settle(ctx context.Context, actual []int64, charges []engine.Charge, of func(i int) *part) []error {
+	began := time.Now()
+	return l.engine.Settle(ctx, actual, charges, func(ctx context.Context, answers []engine.Answer) {
+		for i := range answers {
+			if t, a := of(i), &answers[i]; l.observers != nil && t.phase == settled && a.Failed == nil {
+				t.recordSettled(ctx, began, actual[i], a)
+			}
+		}
+	})
+}
+
+// recordSettled tells observers that a charge was settled.
+func (t *part) recordSettled(ctx context.Context, began time.Time, actual int64, left *engine.Answer) {
+	p, r := t.policy, t.result
+	if left.Decided {
+		r = t.limits.result(p.limiter.engine, left)
+	}
+	o := observation{p.limiter.observers, began, Event{Name: p.name, DryRun: p.dryRun}, t.client}
+	o.record(ctx, OutcomeSettled, int(actual), true, r, failure{})
 }

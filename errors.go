@@ -22,6 +22,9 @@ var (
 	ErrUnknownClient   = errors.New("ginlimit: unknown client")   // the client has no plan; answered 403
 )
 
+// errNoPolicy is the error of a zero Policy.
+var errNoPolicy = invalid("the policy was not made by Limiter.Policy")
+
 // invalidArgument is an [ErrInvalidArgument] whose text says by itself what is invalid.
 type invalidArgument struct{ text string }
 
@@ -79,16 +82,22 @@ func faultsIn(err error) []error {
 	return []error{err}
 }
 
-// unusable is the error of limits that the application returned for a client. The log may name them.
-type unusable struct {
-	error
-	limits []Limit
+// missingHeader is the error of a request without a required header.
+type missingHeader struct{ name string }
+
+func (e *missingHeader) Error() string {
+	return ErrNoKey.Error() + ": the request has no header " + e.name
 }
 
-func (u *unusable) Unwrap() error { return u.error }
+func (e *missingHeader) Unwrap() []error { return []error{ErrNoKey, ErrBadRequest} }
 
-// text returns the limits, or the first of many.
-func (u *unusable) text() string { return fmt.Sprintf("%.200s", joinLimits(u.limits)) }
+// limitError is what is wrong with one of several limits.
+type limitError struct {
+	error
+	index int
+}
+
+func (e *limitError) Unwrap() error { return e.error }
 
 // ErrorStatus returns the status of the default response to an error: 400 for [ErrBadRequest] and an
 // [OverrideError], 403 for [ErrUnknownClient], 503 for [ErrUnavailable] or a context's error, else 500. Of nil it is 200.

@@ -2,6 +2,7 @@ package ginlimit
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/ginlimit/ginlimit/internal/engine"
@@ -59,14 +60,6 @@ type observation struct {
 // observer is a function of [WithClientObserver], or one that leaves the client out.
 type observer = func(ctx context.Context, e Event, client string)
 
-// observe begins an Event of the policy about a client, for each of the observers.
-func (p *Policy) observe(client string) observation {
-	if p.limiter.observers == nil {
-		return observation{}
-	}
-	return observation{p.limiter.observers, time.Now(), Event{Name: p.name, DryRun: p.dryRun}, client}
-}
-
 // record calls the observers with the decision, or with what led to none.
 func (o *observation) record(ctx context.Context, outcome Outcome, n int, allowed bool, r Result, f failure) {
 	if o.observers == nil {
@@ -88,29 +81,6 @@ func (o *observation) record(ctx context.Context, outcome Outcome, n int, allowe
 	}
 }
 
-// settle makes charges what the work took, and tells observers what is left: a function returns the part of a
-// decision whose charge it is. It returns the errors.
-func (l *Limiter) settle(ctx context.Context, actual []int64, charges []engine.Charge, of func(i int) *part) []error {
-	began := time.Now()
-	return l.engine.Settle(ctx, actual, charges, func(ctx context.Context, answers []engine.Answer) {
-		for i := range answers {
-			if t, a := of(i), &answers[i]; l.observers != nil && t.phase == settled && a.Failed == nil {
-				t.recordSettled(ctx, began, actual[i], a)
-			}
-		}
-	})
-}
-
-// recordSettled tells observers that a charge was settled.
-func (t *part) recordSettled(ctx context.Context, began time.Time, actual int64, left *engine.Answer) {
-	p, r := t.policy, t.result
-	if left.Decided {
-		r = t.limits.result(p.limiter.engine, left)
-	}
-	o := observation{p.limiter.observers, began, Event{Name: p.name, DryRun: p.dryRun}, t.client}
-	o.record(ctx, OutcomeSettled, int(actual), true, r, failure{})
-}
-
 // outcomeOf returns the Outcome of a decision, or of an error on the way to it.
 func outcomeOf(r Result, err error) Outcome {
 	switch {
@@ -120,4 +90,87 @@ func outcomeOf(r Result, err error) Outcome {
 		return OutcomeAllowed
 	}
 	return OutcomeDenied
+}
+
+// Reason is why Redis did not decide, or why there is no decision, as a metric's label: docs/operations.md says
+// what to do. Later versions may add others.
+type Reason string
+
+// Why Redis did not decide. The words in capitals are codes of Redis.
+const (
+	ReasonLate              Reason = "late"         // no answer in time
+	ReasonBreakerOpen       Reason = "breaker_open" // the circuit breaker is open
+	ReasonQueueFull         Reason = "queue_full"   // too many decisions wait for this server
+	ReasonConnectionRefused Reason = "connection_refused"
+	ReasonUnknownHost       Reason = "unknown_host"
+	ReasonNetwork           Reason = "network"
+	ReasonTLS               Reason = "tls"
+	ReasonPool              Reason = "pool"   // the client had no free connection
+	ReasonClient            Reason = "client" // the Redis client or a hook of it failed
+	ReasonReply             Reason = "reply"  // any other code
+	ReasonAsk               Reason = "ASK"
+	ReasonBusy              Reason = "BUSY"
+	ReasonClusterDown       Reason = "CLUSTERDOWN"
+	ReasonCrossSlot         Reason = "CROSSSLOT"
+	ReasonErr               Reason = "ERR"
+	ReasonLoading           Reason = "LOADING"
+	ReasonMasterDown        Reason = "MASTERDOWN"
+	ReasonMisconf           Reason = "MISCONF"
+	ReasonMoved             Reason = "MOVED"
+	ReasonNoAuth            Reason = "NOAUTH"
+	ReasonNoPerm            Reason = "NOPERM"
+	ReasonNoReplicas        Reason = "NOREPLICAS"
+	ReasonNoScript          Reason = "NOSCRIPT"
+	ReasonOOM               Reason = "OOM"
+	ReasonReadOnly          Reason = "READONLY"
+	ReasonTryAgain          Reason = "TRYAGAIN"
+	ReasonWrongPass         Reason = "WRONGPASS"
+	ReasonWrongType         Reason = "WRONGTYPE"
+)
+
+// Why there is no decision.
+const (
+	ReasonCanceled        Reason = "canceled"         // the client left
+	ReasonDeadline        Reason = "deadline"         // the caller's context ends before
+	ReasonNoKey           Reason = "no_key"           // [ErrNoKey]
+	ReasonBadRequest      Reason = "bad_request"      // [ErrBadRequest]
+	ReasonKeyFunc         Reason = "key_func"         // the [KeyFunc] failed
+	ReasonUnknownClient   Reason = "unknown_client"   // [ErrUnknownClient]
+	ReasonLimitFunc       Reason = "limit_func"       // the function of [WithLimitFunc] failed
+	ReasonInvalidArgument Reason = "invalid_argument" // it returned unusable limits, or the cost is negative
+	ReasonClosed          Reason = "closed"           // the limiter is closed
+)
+
+// failure is why Redis did not decide, or why there is no decision.
+type failure struct {
+	err    error  // that there is no decision
+	store  error  // what the store said last that did not decide
+	origin Reason // of err, if that is a function of the application
+}
+
+// reason returns the Event's Reason of a decision, or of an error. The context is the caller's.
+func (f failure) reason(ctx context.Context, r Result) Reason {
+	switch {
+	case f.err == nil && r.Source != FromLocal && r.Source != FromOpen:
+		return "" // an earlier try of a Wait may have failed
+	case f.err == nil:
+		return Reason(engine.Reason(f.store))
+	case errors.Is(f.err, ErrNoKey):
+		return ReasonNoKey
+	case errors.Is(f.err, ErrBadRequest):
+		return ReasonBadRequest
+	case errors.Is(f.err, ErrUnknownClient):
+		return ReasonUnknownClient
+	case errors.Is(f.err, ErrInvalidArgument):
+		return ReasonInvalidArgument
+	case errors.Is(f.err, ErrUnavailable) && f.origin == "":
+		return Reason(engine.Reason(f.err))
+	case f.origin != "" && ctx.Err() == nil: // it may wrap ErrUnavailable of Plans, or the end of a context of its own
+		return f.origin
+	case errors.Is(f.err, context.Canceled):
+		return ReasonCanceled
+	case errors.Is(f.err, context.DeadlineExceeded):
+		return ReasonDeadline
+	}
+	return f.origin
 }

@@ -61,15 +61,6 @@ func (names byHeader) key(c *gin.Context) (string, error) {
 	return Key(values...), nil
 }
 
-// missingHeader is the error of a request without a required header.
-type missingHeader struct{ name string }
-
-func (e *missingHeader) Error() string {
-	return ErrNoKey.Error() + ": the request has no header " + e.name
-}
-
-func (e *missingHeader) Unwrap() []error { return []error{ErrNoKey, ErrBadRequest} }
-
 // ByParam returns a parameter of the route, such as id in /users/:id; if it is missing, the error wraps
 // [ErrNoKey]. It panics without a name.
 func ByParam(name string) KeyFunc {
@@ -142,7 +133,7 @@ func kindOfKey(f KeyFunc) string {
 		f = ByClientIP
 	}
 	name := runtime.FuncForPC(reflect.ValueOf(f).Pointer()).Name()
-	short, ok := strings.CutPrefix(name, reflect.TypeFor[Limiter]().PkgPath()+".")
+	short, ok := strings.CutPrefix(name, reflect.TypeFor[KeyFunc]().PkgPath()+".")
 	if !ok {
 		return name[strings.LastIndexByte(name, '/')+1:]
 	}

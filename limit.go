@@ -2,6 +2,7 @@ package ginlimit
 
 import (
 	"fmt"
+	"math"
 	"strconv"
 	"time"
 
@@ -165,6 +166,25 @@ func periodText(d time.Duration) string {
 	return d.String()
 }
 
+// bucket returns the bucket of a valid limit, if it can be counted. A calendar quota has one for
+// each period; this one only says that there can be one.
+func (l Limit) bucket() (b bucket.Bucket, err error) {
+	var ok bool
+	switch {
+	case l.Algorithm != TokenBucket && l.burst() != l.Rate:
+		return b, fmt.Errorf("%w: %s: a window has no burst of its own", ErrInvalidArgument, l)
+	case l.Calendar != Calendar{}:
+		b, ok = bucket.NewCalendar("", int64(l.Rate), 1, 1)
+	default:
+		id := periodText(l.Period) + allAlgorithms[l.Algorithm].suffix
+		b, ok = bucket.New(allAlgorithms[l.Algorithm].kind, id, int64(l.Rate), int64(l.burst()), l.Period.Milliseconds())
+	}
+	if !ok {
+		err = fmt.Errorf("%w: %s is too large to be counted exactly", ErrInvalidArgument, l)
+	}
+	return b, err
+}
+
 // Algorithm is how requests are counted.
 type Algorithm uint8
 
@@ -224,3 +244,11 @@ func PerCalendar(n int, c Calendar) Limit { return Limit{Rate: n, Calendar: c} }
 
 // String returns the calendar as [ParseLimit] reads it, or "none".
 func (c Calendar) String() string { return c.rule.String() }
+
+// millis returns ms milliseconds, at most the longest Duration there is.
+func millis(ms int64) time.Duration {
+	return time.Duration(min(ms, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond
+}
+
+// wholeMillis returns a duration in whole milliseconds, rounded up.
+func wholeMillis(d time.Duration) int64 { return bucket.CeilDiv(int64(d), int64(time.Millisecond)) }

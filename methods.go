@@ -52,21 +52,6 @@ func (p *Policy) ask(ctx context.Context, client string, n int) (*question, erro
 	return q, nil
 }
 
-// checkArguments reports every error in the arguments that all methods have.
-func checkArguments(client string, n int) error {
-	if client != "" && n >= 1 {
-		return nil
-	}
-	var errs []error
-	if client == "" {
-		errs = append(errs, errEmptyClient())
-	}
-	if n < 1 {
-		errs = append(errs, fmt.Errorf("%w: a cost of %d; want at least 1", ErrInvalidArgument, n))
-	}
-	return errors.Join(errs...)
-}
-
 // observed is ask for a method that takes tokens, which observers see. An error of the policy's
 // function makes an Event too.
 func (p *Policy) observed(ctx context.Context, client string, n int) (*question, error) {
@@ -102,6 +87,14 @@ func (p *Policy) askedForTokens(q *question, client string, n int) (*question, e
 
 // errTakesSlots is returned by methods that take tokens but could not release a slot.
 var errTakesSlots = invalid("the policy has InFlight, and a slot has to be released: call Reserve")
+
+// observe begins an Event of the policy about a client, for each of the observers.
+func (p *Policy) observe(client string) observation {
+	if p.limiter.observers == nil {
+		return observation{}
+	}
+	return observation{p.limiter.observers, time.Now(), Event{Name: p.name, DryRun: p.dryRun}, client}
+}
 
 // putBack keeps a question's memory for the next question.
 func (q *question) putBack() { q.policy.limiter.questions.Put(q) }

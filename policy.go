@@ -381,9 +381,6 @@ func (p *Policy) made() bool { return p != nil && p.policyState != nil }
 // just does not serve there.
 func (p *Policy) leases() bool { return p.counts.lease > 0 && slices.Contains(p.used, "WithLease") }
 
-// errNoPolicy is the error of a zero Policy.
-var errNoPolicy = invalid("the policy was not made by Limiter.Policy")
-
 // warnNoClient logs a warning, at most once a minute, if a method is given a key that [ByClientIP],
 // the policy's KeyFunc, never returns. What reads as an address is meant as one. Other text may be
 // the key of a worker, which needs no KeyFunc, unless the policy serves requests.

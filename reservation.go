@@ -138,6 +138,21 @@ func checkCharges(charges []Charge) error {
 	return errors.Join(errs...)
 }
 
+// checkArguments reports every error in the arguments that all methods have.
+func checkArguments(client string, n int) error {
+	if client != "" && n >= 1 {
+		return nil
+	}
+	var errs []error
+	if client == "" {
+		errs = append(errs, errEmptyClient())
+	}
+	if n < 1 {
+		errs = append(errs, fmt.Errorf("%w: a cost of %d; want at least 1", ErrInvalidArgument, n))
+	}
+	return errors.Join(errs...)
+}
+
 // keys is what the keys of a charge depend on.
 func (c Charge) keys() [3]string { return [...]string{c.Policy.prefix, c.Client, c.Policy.tenant.Name} }
 
