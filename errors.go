@@ -6,10 +6,7 @@ import (
 	"fmt"
 	"net/http"
 
-	"github.com/gin-gonic/gin"
-
 	"github.com/ginlimit/ginlimit/internal/engine"
-	"github.com/ginlimit/ginlimit/internal/httpfields"
 )
 
 // Match these with [errors.Is].
@@ -113,73 +110,4 @@ func ErrorStatus(err error) int {
 		return http.StatusServiceUnavailable
 	}
 	return http.StatusInternalServerError
-}
-
-// answerError is the default of [WithErrorHandler].
-func answerError(c *gin.Context, err error) {
-	_ = c.Error(err) // for the application's log; it returns what it was given
-	c.Abort()
-	var missing *missingHeader
-	status := ErrorStatus(err)
-	switch {
-	case errors.As(err, &missing):
-		answerProblem(c, status, httpfields.HeaderProblem(missing.name))
-	case status == http.StatusServiceUnavailable && errors.Is(err, ErrUnavailable):
-		c.Header(httpfields.RetryAfter, "1") // Redis decides again within a second of its return
-		answerProblem(c, status, httpfields.CapacityProblem)
-	default:
-		answerStatus(c, status)
-	}
-}
-
-// answerStatus answers with a problem that only repeats its status.
-func answerStatus(c *gin.Context, status int) {
-	answerProblem(c, status, httpfields.StatusProblem(http.StatusText(status), status))
-}
-
-// answerProblem answers with a problem.
-func answerProblem(c *gin.Context, status int, problem string) {
-	c.Header(httpfields.CacheControl, httpfields.NoStore)
-	c.Data(status, httpfields.TypeProblem, []byte(problem))
-}
-
-// fail answers a request on which a policy has no decision, and logs why if the application is at fault.
-func (t *part) fail(c *gin.Context, s *requestState, why failure) {
-	p := t.policy
-	free := t.n == 0 && t.asked && errors.Is(why.err, ErrUnavailable)
-	s.record(c.Request.Context(), t, OutcomeFailed, free, why)
-	switch {
-	case free:
-		return // whatever is left
-	case p.dryRun:
-		_ = c.Error(why.err) // for the application's log; it returns what it was given
-		p.logFault(c, why)
-		return
-	}
-	if s := stateOf(c); s != nil {
-		s.listLimits(c.Writer.Header(), true)
-	}
-	if p.answers.errorHandler != nil {
-		p.answers.errorHandler(c, why.err)
-	} else {
-		answerError(c, why.err)
-	}
-	c.Abort()
-	if c.Writer.Status() == http.StatusInternalServerError {
-		p.logFault(c, why)
-	}
-}
-
-// logFault logs, once in a while, why there is no decision if the application is at fault. The line
-// omits the error's text, which may name a client, but for limits that cannot be used.
-func (p *Policy) logFault(c *gin.Context, why failure) {
-	if ErrorStatus(why.err) != http.StatusInternalServerError || !p.logged.faults.Allow() {
-		return
-	}
-	ctx := c.Request.Context()
-	args := []any{"name", p.name, "route", c.FullPath(), "reason", why.reason(ctx, Result{})}
-	if bad := (*unusable)(nil); errors.As(why.err, &bad) && len(bad.limits) > 0 {
-		args = append(args, "limits", bad.text())
-	}
-	p.limiter.logger.WarnContext(ctx, "ginlimit: the application gives a request no usable key, limits or cost", args...)
 }

@@ -6,8 +6,6 @@ import (
 
 	"github.com/gin-gonic/gin"
 	"github.com/redis/go-redis/v9"
-
-	"github.com/ginlimit/ginlimit/internal/rules"
 )
 
 // New returns middleware that limits requests: [NewLimiter] with the defaults, and [Limiter.Handler], in one.
@@ -91,29 +89,6 @@ func FirstOf(policies ...*Policy) gin.HandlerFunc {
 			}
 		}
 	}
-}
-
-// handler is the middleware of policies, with what is known of all requests. It leaves out what no policy has.
-type handler struct {
-	policies []*Policy
-	exempts  bool // a policy does not count all requests
-	queues   bool // a request may wait
-	settles  bool // a charge is settled once the request was served
-	drafts   bool // RateLimit-Policy and RateLimit list limits
-	reports  bool // these fields, or a function of header fields, need the status of each limit
-}
-
-// newHandler prepares the middleware of policies.
-func newHandler(policies []*Policy) *handler {
-	h := &handler{policies: policies}
-	for _, p := range policies {
-		h.exempts = h.exempts || p.exempts.any()
-		h.queues = h.queues || p.asks.queue.Length > 0
-		h.settles = h.settles || p.asks.settle != nil
-		h.drafts = h.drafts || p.answers.headers&RateLimitDraft != 0 && !p.dryRun
-		h.reports = h.reports || p.asked.Report >= rules.ReportEvery
-	}
-	return h
 }
 
 // usable returns a copy of the policies of a handler, which serve requests from now on. It panics with all

@@ -16,7 +16,31 @@ import (
 	"github.com/ginlimit/ginlimit/internal/engine"
 	"github.com/ginlimit/ginlimit/internal/httpfields"
 	"github.com/ginlimit/ginlimit/internal/readahead"
+	"github.com/ginlimit/ginlimit/internal/rules"
 )
+
+// handler is the middleware of policies, with what is known of all requests. It leaves out what no policy has.
+type handler struct {
+	policies []*Policy
+	exempts  bool // a policy does not count all requests
+	queues   bool // a request may wait
+	settles  bool // a charge is settled once the request was served
+	drafts   bool // RateLimit-Policy and RateLimit list limits
+	reports  bool // these fields, or a function of header fields, need the status of each limit
+}
+
+// newHandler prepares the middleware of policies.
+func newHandler(policies []*Policy) *handler {
+	h := &handler{policies: policies}
+	for _, p := range policies {
+		h.exempts = h.exempts || p.exempts.any()
+		h.queues = h.queues || p.asks.queue.Length > 0
+		h.settles = h.settles || p.asks.settle != nil
+		h.drafts = h.drafts || p.answers.headers&RateLimitDraft != 0 && !p.dryRun
+		h.reports = h.reports || p.asked.Report >= rules.ReportEvery
+	}
+	return h
+}
 
 // requestState is what the policies of one handler have decided on a request, linked to what earlier
 // handlers have. Once its headers are written it does not change, but for fields, as a copy of the
@@ -333,17 +357,6 @@ func (s *requestState) findAddress(c *gin.Context) clientAddress {
 		*s.address = found
 	}
 	return found
-}
-
-// deny answers a denied request.
-func (s *requestState) deny(c *gin.Context, by *part) {
-	c.Status(http.StatusTooManyRequests)
-	c.Abort()
-	if by.policy.answers.deniedHandler != nil {
-		by.policy.answers.deniedHandler(c, by.result)
-	} else {
-		s.answerDenied(c, by)
-	}
 }
 
 func (t *part) settles() bool {
