@@ -81,12 +81,11 @@ func (s *Set) Static(scope Scope, n int64) (Verdict, bool) {
 // Fit returns how many of an operation's charges fit the states found, and whether one does.
 func (s *Set) Fit(scope Scope, found []bucket.State, op bucket.Op) (charges int64, allowed bool) {
 	buckets := s.Buckets(scope)
-	charges, allowed = op.Charges, true
+	charges = max(1, op.Charges)
 	for i := range buckets {
 		charges = buckets[i].Fits(found[i], charges, op.N)
-		allowed = allowed && buckets[i].Fits(found[i], 1, op.N) == 1
 	}
-	return charges, allowed
+	return min(charges, op.Charges), charges > 0
 }
 
 // Judge returns the verdict on an operation from the states that the store found, by the arithmetic
@@ -101,12 +100,9 @@ func (s *Set) Judge(scope Scope, found []bucket.State, op bucket.Op, report Repo
 // made of each.
 func (s *Set) JudgeOf(scope Scope, found []bucket.State, n, charges int64, allowed bool, report Report,
 	statuses []Status) (Verdict, []Status) {
-	var (
-		buckets = s.Buckets(scope)
-		closest = Verdict{Allowed: allowed, Granted: charges * n, Resource: Uncounted, Remaining: math.MaxInt64}
-		banned  time.Duration
-		tokens  time.Duration
-	)
+	buckets := s.Buckets(scope)
+	closest := Verdict{Allowed: allowed, Granted: charges * n, Resource: Uncounted, Remaining: math.MaxInt64}
+	var banned, tokens time.Duration
 	if !allowed {
 		if banned = s.Banned(scope, found); banned > 0 {
 			closest.Banned = true
@@ -115,10 +111,10 @@ func (s *Set) JudgeOf(scope Scope, found []bucket.State, n, charges int64, allow
 	}
 	for i := range buckets {
 		b := &buckets[i]
-		if b.Kind == bucket.Tenants {
-			continue // they are judged with their limit
-		}
-		if b.Kind == bucket.Ban {
+		switch b.Kind {
+		case bucket.Tenants: // they are judged with their limit
+			continue
+		case bucket.Ban:
 			if banned > 0 && report == ReportFull {
 				statuses = append(statuses, Status{More: banned, Retry: banned, Reset: banned, Resource: int32(i), Denies: true})
 			}
@@ -144,15 +140,14 @@ func (s *Set) JudgeOf(scope Scope, found []bucket.State, n, charges int64, allow
 			this.Banned, this.Remaining = true, 0
 			this.RetryAfter, this.ResetAfter = max(this.RetryAfter, banned), max(this.ResetAfter, banned)
 		}
-		// A slot is free again when a request ends: slots are closest if there is none, or nothing
-		// else.
+		// A slot is free again when a request ends: slots are closest if there is none, or nothing else.
 		if b.Kind != bucket.Slots {
 			tokens = max(tokens, this.RetryAfter)
 		}
 		if closest.Resource < 0 || this.CloserThan(&closest) && (b.Kind != bucket.Slots || this.RetryAfter > 0) {
 			closest = this
 		}
-		statuses = appendStatus(statuses, i, b, found[i], after, n, banned, share, report)
+		statuses = appendStatus(statuses, i, b, found[i], after, n, allowed, banned, share, report)
 	}
 	switch {
 	case closest.Resource == Uncounted && !allowed:
@@ -223,16 +218,16 @@ func (s *Set) RetryAfterPeriods(scope Scope, found []bucket.State, n int64) (wai
 	return wait
 }
 
-// appendStatus appends the status of a resource if it is wanted. A banned client has nothing left.
-func appendStatus(statuses []Status, i int, b *bucket.Bucket, found, after bucket.State, n int64, banned time.Duration,
-	share tenantShare, report Report) []Status {
-	if report == ReportNone {
+// appendStatus appends the status of a resource, if it denies or every one is wanted. A banned client has nothing left.
+func appendStatus(statuses []Status, i int, b *bucket.Bucket, found, after bucket.State, n int64, allowed bool,
+	banned time.Duration, share tenantShare, report Report) []Status {
+	if report == ReportNone || report == ReportDenying && allowed {
 		return statuses
 	}
 	if b.Kind == bucket.Slots {
 		banned = 0 // they are free or not
 	}
-	denies := banned > 0 || share.retry > 0 || b.Fit(found.Level, 1, n) == 0
+	denies := !allowed && (banned > 0 || share.retry > 0 || b.Fit(found.Level, 1, n) == 0)
 	if report == ReportDenying && !denies {
 		return statuses
 	}
