@@ -370,7 +370,7 @@ func (s *requestState) serveSettling(c *gin.Context) {
 	var charges []engine.Charge
 	var actual []int64
 	defer func() { // all at the same time; not recover, which would hide where a panic came from
-		ctx := context.WithoutCancel(c.Request.Context()) // its client may be gone
+		ctx := context.WithoutCancel(c.Request.Context()) // it waits for the errors, also if its client has left
 		of := func(i int) *part { return parts[i] }
 		for _, err := range s.limiter.settle(ctx, actual, charges, of) {
 			_ = c.Error(err) // for the application's log; it returns what it was given

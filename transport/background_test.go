@@ -192,7 +192,10 @@ func TestAKeyIsHeldUpOnce(t *testing.T) {
 // TestWhoLeavesDoesNotWaitForRedis, which gives back or settles what the request took all the same. Close waits for it.
 func TestWhoLeavesDoesNotWaitForRedis(t *testing.T) {
 	const away = 20 * time.Millisecond
-	hangs := roundTripper(func(r *http.Request) (*http.Response, error) { <-r.Context().Done(); return nil, &transport.TooLateError{} })
+	hangs := roundTripper(func(r *http.Request) (*http.Response, error) {
+		<-r.Context().Done()
+		return nil, &transport.TooLateError{}
+	})
 	for name, row := range map[string]struct {
 		base http.RoundTripper
 		more []ginlimit.PolicyOption
@@ -208,7 +211,8 @@ func TestWhoLeavesDoesNotWaitForRedis(t *testing.T) {
 				limiter := testkit.Must(ginlimit.NewLimiter(b.Redis))
 				policy := testkit.Must(limiter.Policy("partner", append(row.more, ginlimit.PerDay(100))...))
 				client := &http.Client{Transport: testkit.Must(transport.New(policy, row.base,
-					transport.WithCost(func(*http.Request) int { return 10 }), transport.WithSettle(func(*http.Response) int { return 3 })))}
+					transport.WithCost(func(*http.Request) int { return 10 }),
+					transport.WithSettle(func(*http.Response) int { return 3 })))}
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
 				time.AfterFunc(time.Second, cancel)
