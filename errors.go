@@ -33,19 +33,19 @@ func invalid(format string, args ...any) error {
 	return &invalidArgument{fmt.Sprintf(format, args...)}
 }
 
-// OptionError is one fault in the arguments of a constructor, an [ErrInvalidArgument]: [errors.As] finds the first, and
-// the error's Unwrap() []error returns all.
+// OptionError is one fault in the arguments of a constructor. [errors.As] finds the first; Unwrap() []error
+// of the constructor's error returns all. It is an [ErrInvalidArgument].
 type OptionError struct {
-	Index  int    // of the option in its list, from 0; -1 if none there is at fault
-	Option string // "WithFloor", "Limit", or the name of another parameter, such as "name"; "" if nil
+	Index  int    // of the option in the call, from 0; -1 if no single one is at fault
+	Option string // "WithFloor", "Limit", or the name of another parameter; "" if the option is nil
 	Err    error  // what is wrong
 }
 
 func (e *OptionError) Error() string { return e.Err.Error() }
 func (e *OptionError) Unwrap() error { return e.Err }
 
-// OverrideError is one fault in the arguments of [Limiter.OverrideAll], an [ErrInvalidArgument]: [errors.As] finds the
-// first, and the error's Unwrap() []error returns all. Its [ErrorStatus] is 400.
+// OverrideError is one fault in the arguments of [Limiter.OverrideAll], found as an [OptionError] is. It is an
+// [ErrInvalidArgument], whose [ErrorStatus] is 400.
 type OverrideError struct {
 	Index int    // of the override in the call, from 0; -1 if there are too many or none
 	Field string // of [Override], such as "Limits"; "" without an override
@@ -97,7 +97,8 @@ type limitError struct {
 func (e *limitError) Unwrap() error { return e.error }
 
 // ErrorStatus returns the status of the default response to an error: 400 for [ErrBadRequest] and an
-// [OverrideError], 403 for [ErrUnknownClient], 503 for [ErrUnavailable] or a context's error, else 500. Of nil it is 200.
+// [OverrideError], 403 for [ErrUnknownClient], 503 for [ErrUnavailable] or a context's error, else 500. Of
+// nil it is 200.
 func ErrorStatus(err error) int {
 	switch {
 	case err == nil:
