@@ -33,8 +33,8 @@ func invalid(format string, args ...any) error {
 	return &invalidArgument{fmt.Sprintf(format, args...)}
 }
 
-// OptionError is one fault in the arguments of a constructor, an [ErrInvalidArgument]: [errors.As] finds the first, and
-// the error's Unwrap() []error returns all.
+// OptionError is one fault in the arguments of a constructor, an [ErrInvalidArgument]: [errors.As]
+// finds the first, Unwrap() []error all.
 type OptionError struct {
 	Index  int    // of the option in its list, from 0; -1 if none there is at fault
 	Option string // "WithFloor", "Limit", or the name of another parameter, such as "name"; "" if nil
@@ -44,8 +44,8 @@ type OptionError struct {
 func (e *OptionError) Error() string { return e.Err.Error() }
 func (e *OptionError) Unwrap() error { return e.Err }
 
-// OverrideError is one fault in the arguments of [Limiter.OverrideAll], an [ErrInvalidArgument]: [errors.As] finds the
-// first, and the error's Unwrap() []error returns all. Its [ErrorStatus] is 400.
+// OverrideError is one fault in the arguments of [Limiter.OverrideAll], like [OptionError]. Its
+// [ErrorStatus] is 400.
 type OverrideError struct {
 	Index int    // of the override in the call, from 0; -1 if there are too many or none
 	Field string // of [Override], such as "Limits"; "" without an override

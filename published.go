@@ -28,9 +28,8 @@ type PolicyInfo struct {
 	Seen      time.Time     // its last publication
 }
 
-// Policies returns the policies that the processes of this prefix serve, by name. A policy that differs
-// between processes, as during a rollout, is there once for each variant. A process publishes up to 1,000
-// policies, each within a second of its first decision. They are listed until three minutes after its end.
+// Policies returns what policies the processes of this prefix serve, by name, once for each
+// variant, until three minutes after a process' end.
 func (l *Limiter) Policies(ctx context.Context) ([]PolicyInfo, error) {
 	if l == nil || l.engine == nil {
 		return nil, errNotMade
