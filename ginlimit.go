@@ -96,9 +96,9 @@ func (c *limiterConfig) engine() engine.Config {
 	return engine.Config{Keys: clientkey.NewText(c.secret), Timeout: c.timeout, Replicas: int64(c.replicas)}
 }
 
-// NewLocal returns a limiter whose buckets are in this process alone, at most 262,144: then it
-// forgets those that are full soonest. A [SlidingWindow] is exact up to 8,192 entries. An option
-// without effect here is an error.
+// NewLocal returns a limiter whose buckets are in this process alone. Beyond 262,144 it forgets
+// those that are full soonest. A [SlidingWindow] is exact up to 8,192 entries. An option without
+// effect here is an error.
 func NewLocal(opts ...LimiterOption) (*Limiter, error) {
 	c := newConfig(opts)
 	for _, option := range c.used {
@@ -116,7 +116,7 @@ func NewLocal(opts ...LimiterOption) (*Limiter, error) {
 	}, nil
 }
 
-// Limiter makes policies that count in one place. It is safe for concurrent use.
+// Limiter makes policies that count in one place. It may be used concurrently.
 type Limiter struct {
 	limiterConfig
 	defaults  []setting // of its policies

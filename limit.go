@@ -14,7 +14,7 @@ import (
 //
 // By default it is a token bucket: it holds Burst tokens, starts full, and regains Rate tokens per
 // Period, evenly. A Rate of -1 is unlimited, a Rate of 0 with a Period or Calendar denies every
-// request. The zero Limit is an error; in a [Result] no limit was checked.
+// request. The zero Limit is an error; in a [Result] it says that no limit was checked.
 type Limit struct {
 	Rate      int           // tokens regained per Period
 	Period    time.Duration // whole milliseconds, at least one; 0 with a Calendar or InFlight
@@ -68,7 +68,7 @@ func (l Limit) WithBurst(n int) Limit {
 	return l
 }
 
-// WithAlgorithm returns the limit by an algorithm, which has its own buckets.
+// WithAlgorithm returns the limit counted by an algorithm, in its own buckets.
 func (l Limit) WithAlgorithm(a Algorithm) Limit {
 	l.Algorithm = a
 	return l

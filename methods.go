@@ -166,8 +166,8 @@ func (p *Policy) Wait(ctx context.Context, client string) error { return p.WaitN
 // WaitN takes n tokens of a client, at least 1, as soon as they are available, in order of arrival
 // in this process; bound yourself how many wait. It returns at once if they would come after the
 // context's deadline, with an error that wraps [context.DeadlineExceeded], and if a limit never
-// holds n tokens, with [ErrInvalidArgument]. With [FailClosed] it waits through an outage. A
-// [gin.Context] ends with its request; derive another from c.Request.Context().
+// holds n tokens, with [ErrInvalidArgument]. With [FailClosed] it waits through an outage. Derive a
+// context from c.Request.Context(), not from a [gin.Context].
 func (p *Policy) WaitN(ctx context.Context, client string, n int) error {
 	return p.waitN(ctx, client, n, traits.Waiting{})
 }
@@ -252,8 +252,8 @@ func (p *Policy) Status(ctx context.Context, client string) ([]Result, error) {
 }
 
 // Refund gives n tokens, at least 1, back to a client in each limit, up to a full bucket, also
-// tokens that have flowed back, which [Reservation.Settle] does not. If Redis is down it returns
-// [ErrUnavailable], and has given back in this process.
+// tokens that have flowed back, which [Reservation.Settle] does not. Without Redis it does so in
+// this process, and returns [ErrUnavailable].
 func (p *Policy) Refund(ctx context.Context, client string, n int) error {
 	q, err := p.ask(ctx, client, n)
 	if err != nil {
@@ -266,17 +266,16 @@ func (p *Policy) Refund(ctx context.Context, client string, n int) error {
 // Block denies a client every token for d, above 0, in every process, at once, but not requests
 // that cost nothing. Only [Policy.Reset] ends it earlier. Afterwards a bucket has one token at
 // most. It does not block a limit of another period that comes later. A policy without tokens, or
-// [WithShares], has no blocks, and no d may be of thousands of years, or of more than 31 periods of
-// a calendar. If Redis is down it returns [ErrUnavailable], and with [FailLocal] the block holds in
-// this process.
+// [WithShares], has no blocks; d is at most thousands of years, or 31 periods of a calendar. If
+// Redis is down it returns [ErrUnavailable], and with [FailLocal] the block holds in this process.
 func (p *Policy) Block(ctx context.Context, client string, d time.Duration) error {
 	return p.change(ctx, client, func(set *policyLimits) error { return set.checkBlockable(d) },
 		func(ask *engine.Ask) error { return p.limiter.engine.Block(ctx, d, ask) })
 }
 
-// Reset fills a client's buckets, and ends a block and a ban. Slots stay taken. Tokens taken before
-// it are not given back later. For a policy [WithShares] it is of all tenants, or by [Policy.Share]
-// of one. Without Redis it fails.
+// Reset fills a client's buckets, and ends a block and a ban. Slots stay taken, and earlier tokens
+// are not given back later. [WithShares] it is of all tenants, by [Policy.Share] of one. Without
+// Redis it is as [Policy.Refund].
 func (p *Policy) Reset(ctx context.Context, client string) error {
 	return p.ofAll().change(ctx, client, func(*policyLimits) error { return nil },
 		func(ask *engine.Ask) error { return p.limiter.engine.Reset(ctx, ask) })

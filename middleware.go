@@ -64,8 +64,8 @@ func AllOf(policies ...*Policy) gin.HandlerFunc {
 // FirstOf returns middleware that limits a request by the first policy whose [KeyFunc] finds a key:
 // by its API key, say, or else its address. A key function finds none if its key is empty or its
 // error wraps [ErrNoKey]; any other error is that policy's, and if none finds a key, the last
-// policy's. Keys that clients invent need a check in front, or each has a new bucket. It panics as
-// AllOf does.
+// policy's. Keys that clients invent need a check in front, or each is a full bucket. It panics
+// without a policy, on a nil one, and on two limiters' policies.
 func FirstOf(policies ...*Policy) gin.HandlerFunc {
 	policies = usable("FirstOf", policies, func(_, _ *Policy) error { return nil })
 	var handlers []*handler

@@ -349,8 +349,8 @@ func WithObserver(f func(context.Context, Event)) LimiterOption {
 	}}
 }
 
-// WithClientObserver is [WithObserver], and also gets the client's key, as the [KeyFunc] returned
-// it: maybe personal data, which no Event has.
+// WithClientObserver is [WithObserver] and also gets the client's key, as the [KeyFunc] returned
+// it. It may be personal data; no Event has it.
 func WithClientObserver(f func(ctx context.Context, e Event, client string)) LimiterOption {
 	return limiterSetting{"WithClientObserver", func(c *config) {
 		c.require(f != nil, "WithClientObserver: the function is nil")

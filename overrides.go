@@ -28,7 +28,7 @@ const (
 	operationTimeout  = 5 * time.Second
 )
 
-// Override replaces limits for a time. It is experimental: see [Limiter.Override].
+// Override replaces limits for a time: see [Limiter.Override], experimental.
 type Override struct {
 	Policy string    // its name
 	Client string    // as the [KeyFunc] returns it, at most 1,024 bytes; "" is all clients without one of their own

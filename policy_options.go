@@ -149,8 +149,8 @@ func WithSkip(f func(*gin.Context) bool) Option {
 	}}
 }
 
-// WithAllowList bypasses the policy for addresses in these networks, found as by [ByClientIP], also
-// before [WithDenyList]. An unreadable address goes to the error handler. While Gin trusts
+// WithAllowList bypasses the policy for addresses in these networks, found as by [ByClientIP]. It
+// goes before [WithDenyList]. An unreadable address goes to the error handler. While Gin trusts
 // X-Forwarded-For from any client, as by default, the list has no effect, and the log says so as an
 // error.
 func WithAllowList(p ...netip.Prefix) Option {
@@ -197,8 +197,8 @@ func WithHeaderFunc(f func(http.Header, []Result)) Option {
 	}}
 }
 
-// WithDeniedHandler sets the function that answers a denied request, by default with a body (RFC
-// 9457). Before it, status and headers are set.
+// WithDeniedHandler sets the function that answers a denied request, by default with a problem (RFC
+// 9457). Before it, the status and header fields are set.
 func WithDeniedHandler(f func(*gin.Context, Result)) Option {
 	return setting{"WithDeniedHandler", func(c *config) {
 		c.require(f != nil, "WithDeniedHandler: the function is nil")
@@ -207,7 +207,7 @@ func WithDeniedHandler(f func(*gin.Context, Result)) Option {
 }
 
 // WithErrorHandler sets the function that answers a request without a decision, by default with
-// [ErrorStatus]. The request is aborted when f returns; f lets it pass by [gin.Context.Next]. Do
+// [ErrorStatus]. The request is aborted when f returns; it passes if f calls [gin.Context.Next]. Do
 // not send the error's text to clients.
 func WithErrorHandler(f func(*gin.Context, error)) Option {
 	return setting{"WithErrorHandler", func(c *config) {

@@ -57,7 +57,7 @@ func (p *Policy) Reserve(ctx context.Context, client string, n int) (*Reservatio
 // ReserveAll takes all charges or nothing, as [AllOf] does: outside HTTP, or in a handler that
 // learns a key only late. If a policy denies, the Reservation is not OK and holds nothing; with an
 // error there is none. A policy [WithQueue] waits. A policy [WithDryRun] decides apart and denies
-// nothing. Errors are as for [Policy], joined, and as AllOf's faults.
+// nothing. Errors are as for [Policy]; what AllOf panics on is an [ErrInvalidArgument].
 func ReserveAll(ctx context.Context, charges ...Charge) (*Reservation, error) {
 	return reserve(ctx, traits.Waiting{}, charges...)
 }

@@ -192,7 +192,10 @@ func TestAKeyIsHeldUpOnce(t *testing.T) {
 // TestWhoLeavesDoesNotWaitForRedis, which gives back or settles what the request took all the same. Close waits for it.
 func TestWhoLeavesDoesNotWaitForRedis(t *testing.T) {
 	const away = 20 * time.Millisecond
-	hangs := roundTripper(func(r *http.Request) (*http.Response, error) { <-r.Context().Done(); return nil, &transport.TooLateError{} })
+	hangs := roundTripper(func(r *http.Request) (*http.Response, error) {
+		<-r.Context().Done()
+		return nil, &transport.TooLateError{}
+	})
 	for name, row := range map[string]struct {
 		base http.RoundTripper
 		more []ginlimit.PolicyOption

@@ -30,7 +30,9 @@ func NewSlots(n int64) Bucket {
 
 // SlotsState returns how many slots are in use, how many of them other processes hold, and the place of this
 // process among those that wait.
-func SlotsState(used, others, place int64) State { return State{Level: used, Soon: place, Reset: others} }
+func SlotsState(used, others, place int64) State {
+	return State{Level: used, Soon: place, Reset: others}
+}
 
 // Others returns how many slots other processes hold.
 func (s State) Others() int64 { return s.Reset }

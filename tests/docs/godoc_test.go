@@ -74,7 +74,7 @@ func TestWhatIsExperimental(t *testing.T) {
 	for _, name := range []string{"WithLease", "WithDenyCache", "WithReplicas", "Limiter.Override"} {
 		assert.Contains(t, comments[name], says, name)
 	}
-	assert.Contains(t, comments["Override"], "It is experimental: see [Limiter.Override]")
+	assert.Contains(t, comments["Override"], "experimental")
 	transport, _ := goDoc(t, "transport")
 	assert.Contains(t, strings.Join(strings.Fields(transport.Doc), " "), says)
 	_, versions, _ := strings.Cut(testkit.Read(t, "docs/SECURITY.md"), "\n**Experimental** ")
