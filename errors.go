@@ -33,8 +33,8 @@ func invalid(format string, args ...any) error {
 	return &invalidArgument{fmt.Sprintf(format, args...)}
 }
 
-// OptionError is one fault in the arguments of a constructor. [errors.As] finds the first; Unwrap() []error
-// of the constructor's error returns all. It is an [ErrInvalidArgument].
+// OptionError is one fault in the arguments of a constructor, an [ErrInvalidArgument]: [errors.As]
+// finds the first, Unwrap() []error all.
 type OptionError struct {
 	Index  int    // of the option in the call, from 0; -1 if no single one is at fault
 	Option string // "WithFloor", "Limit", or the name of another parameter; "" if the option is nil
@@ -44,8 +44,8 @@ type OptionError struct {
 func (e *OptionError) Error() string { return e.Err.Error() }
 func (e *OptionError) Unwrap() error { return e.Err }
 
-// OverrideError is one fault in the arguments of [Limiter.OverrideAll], found as an [OptionError] is. It is an
-// [ErrInvalidArgument], whose [ErrorStatus] is 400.
+// OverrideError is one fault in the arguments of [Limiter.OverrideAll], like [OptionError]. Its
+// [ErrorStatus] is 400.
 type OverrideError struct {
 	Index int    // of the override in the call, from 0; -1 if there are too many or none
 	Field string // of [Override], such as "Limits"; "" without an override

@@ -92,11 +92,10 @@ func outcomeOf(r Result, err error) Outcome {
 	return OutcomeDenied
 }
 
-// Reason is why Redis did not decide, or why there is no decision, as a metric's label: docs/operations.md says
-// what to do. Later versions may add others.
+// Reason is why Redis did not decide, or why there is no decision: see docs/operations.md. Later
+// versions may add others.
 type Reason string
 
-// Why Redis did not decide. The words in capitals are codes of Redis.
 const (
 	ReasonLate              Reason = "late"         // no answer in time
 	ReasonBreakerOpen       Reason = "breaker_open" // the circuit breaker is open
@@ -107,30 +106,14 @@ const (
 	ReasonTLS               Reason = "tls"
 	ReasonPool              Reason = "pool"   // the client had no free connection
 	ReasonClient            Reason = "client" // the Redis client or a hook of it failed
-	ReasonReply             Reason = "reply"  // any other code
-	ReasonAsk               Reason = "ASK"
-	ReasonBusy              Reason = "BUSY"
-	ReasonClusterDown       Reason = "CLUSTERDOWN"
-	ReasonCrossSlot         Reason = "CROSSSLOT"
-	ReasonErr               Reason = "ERR"
-	ReasonLoading           Reason = "LOADING"
-	ReasonMasterDown        Reason = "MASTERDOWN"
-	ReasonMisconf           Reason = "MISCONF"
-	ReasonMoved             Reason = "MOVED"
-	ReasonNoAuth            Reason = "NOAUTH"
-	ReasonNoPerm            Reason = "NOPERM"
-	ReasonNoReplicas        Reason = "NOREPLICAS"
-	ReasonNoScript          Reason = "NOSCRIPT"
-	ReasonOOM               Reason = "OOM"
-	ReasonReadOnly          Reason = "READONLY"
-	ReasonTryAgain          Reason = "TRYAGAIN"
-	ReasonWrongPass         Reason = "WRONGPASS"
-	ReasonWrongType         Reason = "WRONGTYPE"
-)
 
-// Why there is no decision.
-const (
-	ReasonCanceled        Reason = "canceled"         // the client left
+	ReasonAsk, ReasonBusy, ReasonClusterDown, ReasonCrossSlot Reason = "ASK", "BUSY", "CLUSTERDOWN", "CROSSSLOT"
+	ReasonErr, ReasonLoading, ReasonMasterDown, ReasonMisconf Reason = "ERR", "LOADING", "MASTERDOWN", "MISCONF"
+	ReasonMoved, ReasonNoAuth, ReasonNoPerm, ReasonNoReplicas Reason = "MOVED", "NOAUTH", "NOPERM", "NOREPLICAS"
+	ReasonNoScript, ReasonOOM, ReasonReadOnly, ReasonTryAgain Reason = "NOSCRIPT", "OOM", "READONLY", "TRYAGAIN"
+	ReasonWrongPass, ReasonWrongType, ReasonReply             Reason = "WRONGPASS", "WRONGTYPE", "reply" // another code
+
+	ReasonCanceled        Reason = "canceled"         // no decision: the client left
 	ReasonDeadline        Reason = "deadline"         // the caller's context ends before
 	ReasonNoKey           Reason = "no_key"           // [ErrNoKey]
 	ReasonBadRequest      Reason = "bad_request"      // [ErrBadRequest]

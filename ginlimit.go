@@ -2,21 +2,21 @@
 //
 //	router.Use(ginlimit.New(rdb, "all", ginlimit.PerMinute(100)))
 //
-// gives each client address a token bucket that all processes of the application share. One atomic script
-// decides, in one round trip. A denied request is answered 429 and consumes nothing. Response headers report
-// what is left. For limits per route, make one [Limiter]:
+// gives each client address a token bucket that all processes share. A denied request is answered
+// 429 and consumes nothing. For limits per route, make one [Limiter]:
 //
 //	limiter, err := ginlimit.NewLimiter(rdb)
-//	router.POST("/login", limiter.Handler("login", ginlimit.PerHour(5)), login)
+//	attempts := ginlimit.PerHour(5).WithAlgorithm(ginlimit.SlidingWindow) // 5 in any hour
+//	router.POST("/login", limiter.Handler("login", attempts), login)
 //	router.GET("/report", limiter.Handler("report", ginlimit.PerHour(100), ginlimit.InFlight(2)), report)
 //
-// Each handler is of a [Policy]: a name, limits and options. [WithKey] chooses the key to count under,
-// [WithLimitFunc] and [Plans] give each client limits of its own, [AllOf] limits a request by several
-// policies. Outside HTTP, use the methods of a Policy. [NewLocal] is the same without Redis.
+// Each handler is of a [Policy]: a name, limits and options, such as [WithKey]. [AllOf] limits a
+// request by several; handlers one after another each charge, also if a later one denies.
+// [WithLimitFunc] and [Plans] give each client limits of its own. [NewLocal] is the same without
+// Redis.
 //
-// A decision waits for Redis no longer than [WithTimeout], and not at all while the circuit breaker is open.
-// Then [WithFailureMode] applies: by default each process decides by its share of the limit. Behind a proxy,
-// set Gin's trusted proxies: see [ByClientIP]. For metrics there are [WithObserver] and [Limiter.Stats].
+// A decision waits for Redis no longer than [WithTimeout]; then [WithFailureMode] applies. Behind a
+// proxy, set Gin's trusted proxies: see [ByClientIP].
 package ginlimit
 
 import (
@@ -41,13 +41,10 @@ import (
 	"github.com/ginlimit/ginlimit/internal/upkeep"
 )
 
-// NewLimiter returns a limiter whose buckets are in Redis, which need not be reachable yet. The error joins
-// all faults, each an [OptionError].
-//
-// It takes a client, a cluster client, a ring or a failover client; any other type, such as your wrapper of a
-// cluster client, counts as one server. The commands that it sends by a [redis.Client] end within
-// [WithTimeout], even if the client's timeouts are longer. Each limiter adds a hook that stays on the client, so
-// make one limiter and share it. A hook must not keep a command after it returns.
+// NewLimiter returns a limiter whose buckets are in Redis, which need not be reachable yet. It
+// takes a client, a cluster client, a ring or a failover client; any other type counts as one
+// server. Each limiter adds a hook that stays on the client, so share one limiter. Other hooks must
+// not keep a command after they return. The error joins all faults, each an [OptionError].
 func NewLimiter(rdb redis.UniversalClient, opts ...LimiterOption) (*Limiter, error) {
 	l, errs := newRedisLimiter(rdb, opts)
 	if errs != nil {
@@ -97,10 +94,9 @@ func (c *limiterConfig) engine() engine.Config {
 	return engine.Config{Keys: clientkey.NewText(c.secret), Timeout: c.timeout, Replicas: int64(c.replicas)}
 }
 
-// NewLocal returns a limiter whose buckets are in this process alone, at most 262,144. When there are more,
-// it forgets those that are full soonest; a forgotten bucket is full. A [SlidingWindow] is exact up to 8,192
-// entries. An option without effect here, such as [WithTimeout], is an error. Policies may have
-// [WithFailureMode] and [WithLease].
+// NewLocal returns a limiter whose buckets are in this process alone. Beyond 262,144 it forgets
+// those that are full soonest. A [SlidingWindow] is exact up to 8,192 entries. An option without
+// effect here is an error.
 func NewLocal(opts ...LimiterOption) (*Limiter, error) {
 	c := newConfig(opts)
 	for _, option := range c.used {
@@ -116,8 +112,7 @@ func NewLocal(opts ...LimiterOption) (*Limiter, error) {
 	return l, nil
 }
 
-// Limiter makes policies that count in one place: see [NewLimiter] and [NewLocal]. The zero Limiter returns
-// errors. It is safe for concurrent use.
+// Limiter makes policies that count in one place. It may be used concurrently.
 type Limiter struct {
 	limiterConfig
 	defaults  []setting // of its policies
@@ -137,10 +132,9 @@ type Limiter struct {
 
 var errNotMade = invalid("the limiter was not made by NewLimiter or NewLocal")
 
-// Close ends the limiter: further decisions return [ErrClosed], and every Wait returns. It waits for
-// decisions in flight, gives back leased tokens and frees the slots that no request holds. Call it when the
-// requests have ended, as slots still held become free only 10 s later. The Redis client stays open. A second
-// call does nothing. If Redis hangs, it takes up to 2.2 s with the default timeout.
+// Close ends the limiter: further decisions return [ErrClosed], and every Wait returns. Call it
+// when the requests have ended. It waits for decisions in flight, up to 2.2 s if Redis hangs. The
+// Redis client stays open.
 func (l *Limiter) Close() error {
 	if l != nil && l.engine != nil {
 		l.leave()
@@ -149,8 +143,8 @@ func (l *Limiter) Close() error {
 	return nil
 }
 
-// Ping reports whether Redis answers within [WithTimeout], for readiness checks: every master of a cluster
-// and every shard that a ring uses. The error names the cause and wraps [ErrUnavailable], or is the
+// Ping reports whether Redis answers within [WithTimeout], for readiness checks: every master of a
+// cluster, every shard of a ring. The error names the cause and wraps [ErrUnavailable], or is the
 // context's.
 func (l *Limiter) Ping(ctx context.Context) error {
 	if l == nil || l.engine == nil {
@@ -259,8 +253,8 @@ type Transition struct {
 	Reason Reason // what has opened it; "" if it has not opened
 }
 
-// Stats are the figures of a limiter. Batches, Decisions, Leased and Transitions count from when it was made.
-// For [NewLocal] only Slots, Bans, Overrides and LocalBuckets are not zero.
+// Stats are the figures of a limiter. Batches, Decisions, Leased and Transitions count from when it
+// was made. For [NewLocal] only Slots, Bans, Overrides and LocalBuckets are not zero.
 type Stats struct {
 	Servers      int                   // of Redis that decisions are sent to; one while they are not known yet
 	LostServers  int                   // of these, with an open circuit breaker

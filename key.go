@@ -17,15 +17,14 @@ import (
 	"github.com/ginlimit/ginlimit/internal/httpfields"
 )
 
-// KeyFunc returns the key that a request is counted under. An empty key and an error go to the error handler.
-// Wrap [ErrNoKey] if there is none, so that [ByAny] and [FirstOf] go on, and [ErrBadRequest] if the client is
-// at fault.
+// KeyFunc returns the key that a request is counted under. An empty key and an error go to the
+// error handler. Wrap [ErrNoKey] if there is none, and [ErrBadRequest] if the client is at fault.
 type KeyFunc func(*gin.Context) (string, error)
 
-// ByHeader returns the value of a header, or [Key] of the values of several; of a repeated header, the first
-// value. Clients can send any header: use one that is checked in front of the application. If a header is
-// missing, the error wraps [ErrNoKey] and [ErrBadRequest], and the 400 names the header. It panics without
-// names and on an invalid one.
+// ByHeader returns the value of a header, or [Key] of the values of several. Clients can send any
+// header: use one that is checked in front of the application. If one is missing, the error wraps
+// [ErrNoKey] and [ErrBadRequest], and the 400 names it. It panics without names and on an invalid
+// one.
 func ByHeader(names ...string) KeyFunc {
 	if len(names) == 0 {
 		panic(invalid("ByHeader without a header"))
@@ -80,10 +79,10 @@ func (name byParam) key(c *gin.Context) (string, error) {
 	return value, nil
 }
 
-// ByAny returns the first key found: an API key, say, or else the address. To limit each differently, use
-// [FirstOf]. A function finds none if its key is empty or its error wraps [ErrNoKey]; another error ends the
-// search. The result is [Key] of the function's index, from 0, and its key, so no API key shares the bucket
-// of an address. It panics without functions and on a nil one.
+// ByAny returns the first key found: an API key, say, or else the address, with [Key] of the
+// function's index, so that they share no bucket. A function finds none if its key is empty or its
+// error wraps [ErrNoKey]; another error ends the search. To limit each differently, use [FirstOf].
+// It panics without functions and on a nil one.
 func ByAny(funcs ...KeyFunc) KeyFunc {
 	checkKeyFuncs("ByAny", funcs)
 	return byAny(funcs).key
@@ -152,10 +151,9 @@ func checkKeyFuncs(name string, funcs []KeyFunc) {
 	}
 }
 
-// ByValue returns what the application has set in the [gin.Context] under a name, such as the user found by
-// authentication: a string, an integer, a struct or array with a String method, such as a UUID, or a pointer
-// to one. Another type is an error. If it is missing, empty or nil, the error wraps [ErrNoKey]. It panics
-// without a name.
+// ByValue returns what the application has set in the [gin.Context] under a name, such as the user:
+// a string, an integer, or a struct or array with a String method, such as a UUID. If it is
+// missing, empty or nil, the error wraps [ErrNoKey]. It panics without a name.
 func ByValue(name string) KeyFunc {
 	if name == "" {
 		panic(invalid("ByValue without a name"))
@@ -206,12 +204,11 @@ func AddrKey(addr netip.Addr) string {
 	return clientkey.Address(clientkey.Canonical(addr), clientkey.BitsV4, clientkey.BitsV6)
 }
 
-// ByClientIP returns the client's address as [gin.Context.ClientIP] finds it; an IPv6 client is its /64.
-//
-// By default Gin trusts X-Forwarded-For from any client, so clients can spoof their IP; the limiter logs one
-// warning. Call SetTrustedProxies with your proxies, or with nil if there are none or Gin has a
-// TrustedPlatform. IPv4-mapped (RFC 4291, 2.5.5.2) and NAT64 addresses (64:ff9b::/96, RFC 6052) count as
-// their IPv4 address. If the address cannot be read, as with a unix socket, the error wraps [ErrNoKey].
+// ByClientIP returns the client's address as [gin.Context.ClientIP] finds it; an IPv6 client is its
+// /64, an IPv4-mapped or NAT64 address its IPv4 address. By default Gin trusts X-Forwarded-For from
+// any client, so clients can spoof their IP; the limiter logs one warning. Call SetTrustedProxies
+// with your proxies, or with nil if there are none or Gin has a TrustedPlatform. If the address
+// cannot be read, as with a unix socket, the error wraps [ErrNoKey].
 func ByClientIP(c *gin.Context) (string, error) {
 	return byAddress(c, clientkey.BitsV4, clientkey.BitsV6)
 }

@@ -10,14 +10,12 @@ import (
 	"github.com/ginlimit/ginlimit/internal/calendar"
 )
 
-// Limit allows Rate requests per Period, at most Burst at once, or InFlight requests at a time. It is a
-// [PolicyOption].
+// Limit allows Rate requests per Period, at most Burst at once, or InFlight requests at a time. It
+// is a [PolicyOption].
 //
-// By default it is a token bucket: it holds Burst tokens, starts full, and regains Rate tokens per Period,
-// evenly. [Limit.WithAlgorithm] chooses a window instead; with a Calendar it is a quota for each calendar
-// period. A Rate of -1 is unlimited and not counted, a Rate of 0 with a Period or Calendar denies every
-// request, and below -1 is an error. The zero Limit is an error; in a [Result] it means that no limit was
-// checked.
+// By default it is a token bucket: it holds Burst tokens, starts full, and regains Rate tokens per
+// Period, evenly. A Rate of -1 is unlimited, a Rate of 0 with a Period or Calendar denies every
+// request. The zero Limit is an error; in a [Result] it says that no limit was checked.
 type Limit struct {
 	Rate      int           // tokens regained per Period
 	Period    time.Duration // whole milliseconds, at least one; 0 with a Calendar or InFlight
@@ -34,19 +32,21 @@ const (
 	unlimitedRate = -1
 )
 
-// Per returns a limit of rate per period.
+// Per returns a limit of rate per period: a token bucket, which admits up to 2 × rate in the first
+// period, as it starts full. WithAlgorithm([SlidingWindow]) admits rate in any period.
 func Per(rate int, period time.Duration) Limit { return Limit{Rate: rate, Period: period} }
 
-// PerSecond returns a limit of rate per second.
+// PerSecond returns a limit of rate per second, up to 2 × rate in the first.
 func PerSecond(rate int) Limit { return Limit{Rate: rate, Period: time.Second} }
 
-// PerMinute returns a limit of rate per minute.
+// PerMinute returns a limit of rate per minute, up to 2 × rate in the first.
 func PerMinute(rate int) Limit { return Limit{Rate: rate, Period: time.Minute} }
 
-// PerHour returns a limit of rate per hour.
+// PerHour returns a limit of rate per hour. PerHour(5) admits up to 10 in the first hour, and
+// WithAlgorithm([SlidingWindow]) 5: see [Per].
 func PerHour(rate int) Limit { return Limit{Rate: rate, Period: time.Hour} }
 
-// PerDay returns a limit of rate per 24 hours.
+// PerDay returns a limit of rate per 24 hours, up to 2 × rate in the first.
 func PerDay(rate int) Limit { return Limit{Rate: rate, Period: day} }
 
 // Unlimited returns a limit that allows everything and counts nothing.
@@ -55,17 +55,12 @@ func Unlimited() Limit { return Limit{Rate: unlimitedRate} }
 // Prohibited returns a limit that denies everything: zero per second.
 func Prohibited() Limit { return PerSecond(0) }
 
-// InFlight returns a limit of n requests of one client in flight at once, 1 to 1,048,576, in all processes.
-//
-// A request holds a slot until its handler returns or panics. It takes its slot and its tokens together or
-// not at all, and neither at a cost of 0. Without a free slot Retry-After is one second, because nobody knows
-// when another request ends. Outside HTTP use [Policy.Reserve] or [ReserveAll]: Allow, AllowUpTo and Wait
-// return an error. A policy has at most one such limit.
-//
-// A process that dies frees its slots within 10 s. A process that is frozen or cannot reach Redis keeps them
-// for 7 s; after that more than n may be in flight. No process ever has more than n itself, except by [FailOpen].
-// While Redis is late, a process goes by what the others held when Redis said so last, so that they may have more than
-// n together for a moment (see docs/guide.md). Without Redis, each process has its share of n, at least 1.
+// InFlight returns a limit of n requests of a client in flight at once, 1 to 1,048,576, in all
+// processes. A request holds a slot until its handler returns or panics, none at a cost of 0.
+// Retry-After is one second, as nobody knows when a slot is free. Outside HTTP use [Policy.Reserve]
+// or [ReserveAll]; Allow, AllowUpTo and Wait return an error. A process that dies frees its slots
+// within 10 s. While Redis is late, and after a process was frozen for 7 s, more than n may be in
+// flight in all, but not in one process: see docs/guide.md. Without Redis each has its share of n.
 func InFlight(n int) Limit { return Limit{InFlight: n} }
 
 // WithBurst returns the limit with a bucket of n tokens. Zero means its Rate.
@@ -74,8 +69,7 @@ func (l Limit) WithBurst(n int) Limit {
 	return l
 }
 
-// WithAlgorithm returns the limit counted by an algorithm, in buckets that limits of other algorithms do not
-// see.
+// WithAlgorithm returns the limit counted by an algorithm, in its own buckets.
 func (l Limit) WithAlgorithm(a Algorithm) Limit {
 	l.Algorithm = a
 	return l
@@ -213,10 +207,9 @@ func (a Algorithm) String() string {
 	return "unknown"
 }
 
-// Calendar is the days, weeks or months of a time zone, each with a quota of its own; the zero Calendar has
-// none. Periods begin at midnight by the application host's clock, which may be set back by an hour: usage is
-// kept for an hour after a period ends. Calendars of the same text are equal. Zones by name need the time
-// zone database; import _ "time/tzdata" embeds it.
+// Calendar is the days, weeks or months of a time zone; the zero Calendar has none. Periods begin
+// at midnight by the application host's clock. Calendars of the same text are equal. Zones by name
+// need the time zone database; import _ "time/tzdata" embeds it.
 type Calendar struct{ rule calendar.Rule }
 
 // CalendarDay returns the days of a zone; nil is UTC.
@@ -227,8 +220,8 @@ func CalendarWeek(loc *time.Location, first time.Weekday) Calendar {
 	return newCalendar(calendar.Week, int(first), loc)
 }
 
-// CalendarMonth returns the months of a zone that begin on firstDay, 1 to 31, or on the last day of a shorter
-// month; nil is UTC.
+// CalendarMonth returns the months of a zone from firstDay on, 1 to 31, or from the last day of a
+// shorter month; nil is UTC.
 func CalendarMonth(loc *time.Location, firstDay int) Calendar {
 	return newCalendar(calendar.Month, firstDay, loc)
 }
@@ -238,8 +231,8 @@ func newCalendar(unit calendar.Unit, first int, loc *time.Location) Calendar {
 	return Calendar{calendar.Rule{Unit: unit, First: first, Zone: zone}}
 }
 
-// PerCalendar returns a quota of n for each period of a calendar. All of it may be taken at once, and comes
-// back when the next period begins.
+// PerCalendar returns a quota of n for each period of a calendar, all of which may be taken at
+// once.
 func PerCalendar(n int, c Calendar) Limit { return Limit{Rate: n, Calendar: c} }
 
 // String returns the calendar as [ParseLimit] reads it, or "none".

@@ -19,13 +19,11 @@ const (
 	prohibitedWord = "prohibited"
 )
 
-// ParseLimit reads a limit from text: "100/m", "10/s burst 20", "5/15m fixed-window", "500/calendar-day",
-// "2000/week from sunday", "10000/month from 15 in Europe/Berlin", "4 in flight", "unlimited", "prohibited".
-//
-// A period is ms, s, m, h, d, a word such as sec or hour, a duration for [time.ParseDuration], or days such
-// as 7d. A calendar period is calendar-day, week or month, by default from monday or day 1 in UTC. The word
-// day is an error: 10/d is any 24 hours, 10/calendar-day a day of the calendar. An error wraps
-// [ErrInvalidArgument], and offers what the text may mean.
+// ParseLimit reads a limit from text: "100/m", "10/s burst 20", "5/15m fixed-window",
+// "500/calendar-day", "2000/week from sunday", "10000/month from 15 in Europe/Berlin", "4 in
+// flight", "unlimited", "prohibited". A period is ms, s, m, h, d, a word such as sec or hour, days
+// such as 7d, or a duration for [time.ParseDuration]. The word day is an error: 10/d is any 24
+// hours, 10/calendar-day a day, in UTC. An error is [ErrInvalidArgument].
 func ParseLimit(s string) (Limit, error) {
 	l, err := parseLimit(s)
 	if err != nil {
@@ -170,9 +168,8 @@ func (l Limit) String() string {
 	return s
 }
 
-// MarshalText returns [Limit.String], but no text for the zero Limit. UnmarshalText reads it, unless a
-// Calendar has a zone that [time.LoadLocation] does not find: that is in quotes. An error wraps
-// [ErrInvalidArgument].
+// MarshalText returns [Limit.String], but no text for the zero Limit. A Calendar in a zone that
+// [time.LoadLocation] does not find cannot be read again.
 func (l Limit) MarshalText() ([]byte, error) {
 	if (l == Limit{}) {
 		return []byte{}, nil
@@ -198,8 +195,7 @@ func (l Limit) named() bool {
 	return named
 }
 
-// UnmarshalText reads text by [ParseLimit]; no text is the zero Limit. An error wraps [ErrInvalidArgument]
-// and leaves l unchanged.
+// UnmarshalText reads text by [ParseLimit]; no text is the zero Limit.
 func (l *Limit) UnmarshalText(text []byte) error {
 	if len(text) == 0 {
 		*l = Limit{}

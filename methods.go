@@ -134,8 +134,7 @@ func (p *Policy) Allow(ctx context.Context, client string) (Result, error) {
 	return p.AllowN(ctx, client, 1)
 }
 
-// AllowN takes n tokens of a client, at least 1, from each limit, or none. If fewer tokens will do, use
-// [Policy.AllowUpTo].
+// AllowN takes n tokens of a client, at least 1, from each limit, or none.
 func (p *Policy) AllowN(ctx context.Context, client string, n int) (Result, error) {
 	q, err := p.observed(ctx, client, n)
 	if err != nil {
@@ -145,8 +144,7 @@ func (p *Policy) AllowN(ctx context.Context, client string, n int) (Result, erro
 	return q.end(ctx, n, q.take(ctx))
 }
 
-// AllowUpTo takes up to n tokens of a client, n at least 1, the same number from each limit. Granted is that
-// number, RetryAfter the wait for one token.
+// AllowUpTo takes up to n tokens, at least 1: Granted, the same of each limit.
 func (p *Policy) AllowUpTo(ctx context.Context, client string, n int) (Result, error) {
 	q, err := p.observed(ctx, client, n)
 	if err != nil {
@@ -160,15 +158,11 @@ func (p *Policy) AllowUpTo(ctx context.Context, client string, n int) (Result, e
 // Wait is [Policy.WaitN] with n = 1.
 func (p *Policy) Wait(ctx context.Context, client string) error { return p.WaitN(ctx, client, 1) }
 
-// WaitN takes n tokens of a client, at least 1, as soon as they are available.
-//
-// It returns at once if the tokens would come after the context's deadline, with an error that wraps
-// [context.DeadlineExceeded], and if a limit never holds n tokens, with [ErrInvalidArgument]. Callers of one
-// process that wait for the same client and limits are served in order of arrival; bound yourself how many
-// there are. With [FailClosed] it waits through an outage until the context ends; else Redis' error ends it.
-//
-// A [gin.Context] ends with its request here, and in [Policy.Reserve]. A context derived from one ends so only
-// if the engine has ContextWithFallback: derive it from c.Request.Context().
+// WaitN takes n tokens of a client, at least 1, as soon as they are available, in order of arrival
+// in this process; bound yourself how many wait. It returns at once if they would come after the
+// context's deadline, with an error that wraps [context.DeadlineExceeded], and if a limit never
+// holds n tokens, with [ErrInvalidArgument]. With [FailClosed] it waits through an outage. Derive a
+// context from c.Request.Context(), not from a [gin.Context].
 func (p *Policy) WaitN(ctx context.Context, client string, n int) error {
 	return p.waitN(ctx, client, n, traits.Waiting{})
 }
@@ -223,8 +217,8 @@ func (q *question) leaves() bool {
 	return q.stops != nil && q.stops() || !slices.Equal(q.override, q.policy.overrideOf(q.asks[0].Client))
 }
 
-// Peek returns what a request for one token of a client, and for a slot if there is [InFlight], would get
-// now. It takes nothing. Leased tokens count.
+// Peek returns what a request for one token of a client, and for a slot if there is [InFlight],
+// would get now, and takes nothing.
 func (p *Policy) Peek(ctx context.Context, client string) (Result, error) {
 	q, err := p.ask(ctx, client, 1)
 	if err != nil {
@@ -237,9 +231,8 @@ func (p *Policy) Peek(ctx context.Context, client string) (Result, error) {
 	return q.result(), nil
 }
 
-// Status is [Policy.Peek] for each limit of the policy, in the order given, in one round trip. Remaining of
-// [InFlight] is its free slots; it comes last beside [WithLimitFunc]. A block or a ban shows in each limit of
-// tokens.
+// Status is [Policy.Peek] for each limit of the policy, in the order given, in one round trip.
+// Remaining of [InFlight] is its free slots.
 func (p *Policy) Status(ctx context.Context, client string) ([]Result, error) {
 	q, err := p.ask(ctx, client, 1)
 	if err != nil {
@@ -253,9 +246,9 @@ func (p *Policy) Status(ctx context.Context, client string) ([]Result, error) {
 	return q.set.rows(e, &q.answers[0]), nil
 }
 
-// Refund gives n tokens, at least 1, back to a client in each limit, up to a full bucket, even tokens that
-// have flowed back already, which [Reservation.Settle] does not. It does not shorten a [Policy.Block]. If
-// Redis is down it returns [ErrUnavailable], and has given back in this process.
+// Refund gives n tokens, at least 1, back to a client in each limit, up to a full bucket, also
+// tokens that have flowed back, which [Reservation.Settle] does not. Without Redis it does so in
+// this process, and returns [ErrUnavailable].
 func (p *Policy) Refund(ctx context.Context, client string, n int) error {
 	q, err := p.ask(ctx, client, n)
 	if err != nil {
@@ -265,24 +258,19 @@ func (p *Policy) Refund(ctx context.Context, client string, n int) error {
 	return p.limiter.engine.Refund(ctx, int64(n), &q.asks[0])
 }
 
-// Block denies a client every token for d, in every process, at once. Only [Policy.Reset] ends it earlier.
-// Requests that cost nothing pass. Afterwards the bucket has one token, or fewer if it had fewer; a window has
-// what it would have without the block. It blocks the limits that the client has now and those that an override
-// replaces, not a limit of another period that [WithLimitFunc] or [Limiter.Override] brings later.
-//
-// d is above 0, and rounded up to milliseconds. Block returns an error for a policy without tokens, such as
-// [InFlight] alone, for a policy [WithShares], and for a d too long to be counted: thousands of years for
-// most limits, more than 31 periods for a calendar quota. If Redis is down it returns [ErrUnavailable], and
-// with [FailLocal] the block holds in this process.
+// Block denies a client every token for d, above 0, in every process, at once, but not requests
+// that cost nothing. Only [Policy.Reset] ends it earlier. Afterwards a bucket has one token at
+// most. It does not block a limit of another period that comes later. A policy without tokens, or
+// [WithShares], has no blocks; d is at most thousands of years, or 31 periods of a calendar. If
+// Redis is down it returns [ErrUnavailable], and with [FailLocal] the block holds in this process.
 func (p *Policy) Block(ctx context.Context, client string, d time.Duration) error {
 	return p.change(ctx, client, func(set *policyLimits) error { return set.checkBlockable(d) },
 		func(ask *engine.Ask) error { return p.limiter.engine.Block(ctx, d, ask) })
 }
 
-// Reset fills a client's buckets, and ends a block and a ban. Slots stay taken until their requests end.
-// Tokens taken before it, or in Redis within two timeouts after it, are not given back later. For a policy
-// [WithShares] it resets all tenants, or one tenant by [Policy.Share]; either voids what any tenant took
-// before. If Redis is down it returns [ErrUnavailable], having reset only this process.
+// Reset fills a client's buckets, and ends a block and a ban. Slots stay taken, and earlier tokens
+// are not given back later. [WithShares] it is of all tenants, by [Policy.Share] of one. Without
+// Redis it is as [Policy.Refund].
 func (p *Policy) Reset(ctx context.Context, client string) error {
 	return p.ofAll().change(ctx, client, func(*policyLimits) error { return nil },
 		func(ask *engine.Ask) error { return p.limiter.engine.Reset(ctx, ask) })
@@ -327,7 +315,7 @@ func (p *Policy) change(
 	return err
 }
 
-// Traits is for packages of this module. It is false for a policy that [Limiter.Policy] has not made.
+// Traits is for packages of this module.
 func (p *Policy) Traits(traits.Key) (traits.Traits[Limit, *Reservation], bool) {
 	if !p.made() {
 		return traits.Traits[Limit, *Reservation]{}, false
@@ -342,8 +330,7 @@ func (p *Policy) Traits(traits.Key) (traits.Traits[Limit, *Reservation], bool) {
 	}, true
 }
 
-// TakeHashes is for packages of this module, before the limiter is used: methods of policies then take the hash of
-// a client, as it stands in Redis, in place of the client.
+// TakeHashes is for packages of this module.
 func (l *Limiter) TakeHashes(traits.Key) { l.engine.Keys = clientkey.Hashes() }
 
 // lower takes at most limit tokens of a client's only limit, down to a floor, and no slot: to returns both.

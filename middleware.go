@@ -8,10 +8,9 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// New returns middleware that limits requests: [NewLimiter] with the defaults, and [Limiter.Handler], in one.
-// It panics on a bad configuration, with all errors at once. Redis need not be reachable yet. Each New makes
-// a limiter, with round trips and a deny cache of its own: for several routes, or for an option such as
-// [WithTimeout], make one by [NewLimiter].
+// New returns middleware that limits requests: [NewLimiter] with the defaults, and
+// [Limiter.Handler], in one. It panics with all faults. Each New makes a limiter: for several
+// routes, or [WithTimeout], make one by [NewLimiter].
 func New(rdb redis.UniversalClient, name string, opts ...PolicyOption) gin.HandlerFunc {
 	l, errs := newRedisLimiter(rdb, nil)
 	p, err := l.Policy(name, opts...)
@@ -21,8 +20,7 @@ func New(rdb redis.UniversalClient, name string, opts ...PolicyOption) gin.Handl
 	return p.Handler()
 }
 
-// Handler is [Limiter.Policy] and [Policy.Handler] in one. It panics on a bad configuration, with all errors
-// at once.
+// Handler is [Limiter.Policy] and [Policy.Handler]. It panics with all faults.
 func (l *Limiter) Handler(name string, opts ...PolicyOption) gin.HandlerFunc {
 	p, err := l.Policy(name, opts...)
 	if err != nil {
@@ -31,8 +29,7 @@ func (l *Limiter) Handler(name string, opts ...PolicyOption) gin.HandlerFunc {
 	return p.Handler()
 }
 
-// Handler returns the policy's middleware: [AllOf] of this policy alone. It sets the header fields of
-// [WithHeaders], and aborts a denied request with 429. It panics on a zero Policy.
+// Handler is [AllOf] of this policy alone. It panics on a zero Policy.
 func (p *Policy) Handler() gin.HandlerFunc {
 	if !p.made() {
 		panic(errNoPolicy)
@@ -40,21 +37,14 @@ func (p *Policy) Handler() gin.HandlerFunc {
 	return AllOf(p)
 }
 
-// AllOf returns middleware that limits a request by all of the policies: all must allow it, or none is
-// charged.
+// AllOf returns middleware that limits a request by all of the policies: all must allow it, or none
+// is charged. It panics without a policy, on a nil one, on two with the same keys, on one
+// [WithLease] beside others, and on two limiters' policies.
 //
-// Each policy counts the request under its own key, at its own cost, and settles or refunds its own charge. A
-// policy that skips the request is left out, and a policy [WithDryRun] decides apart. If several deny, the
-// policy with the longest wait answers, with its own headers, handler and body. If a key, a cost or a
-// client's limits cannot be found, nothing is charged, and that policy's [WithErrorHandler] answers.
-// X-RateLimit reports the policy closest to exhaustion, RateLimit lists all.
-//
-// If one Redis server has all keys, one script decides; without Redis, this process decides under one lock.
-// Where that cannot be, as on a cluster, for [WithShares] and for a second policy [WithBan], all are asked at the
-// same time. If one denies, what the others took is given back; until then it is missing to other requests.
-//
-// It panics without a policy, on a nil one, on two with the same keys, on one [WithLease] beside others, and
-// on policies of two limiters.
+// Each policy counts under its own key, at its own cost, and settles its own charge. One that skips
+// the request is left out, and one [WithDryRun] decides apart. If several deny, the policy with the
+// longest wait answers, with its own headers, handler and body. If a key, a cost or limits cannot
+// be found, that policy's [WithErrorHandler] does.
 func AllOf(policies ...*Policy) gin.HandlerFunc {
 	policies = usable("AllOf", policies, func(p, before *Policy) error {
 		switch {
@@ -69,10 +59,11 @@ func AllOf(policies ...*Policy) gin.HandlerFunc {
 	return func(c *gin.Context) { h.state(c).serve(c) }
 }
 
-// FirstOf returns middleware that limits a request by the first policy whose [KeyFunc] finds a key: by its
-// API key, say, or else its address. A key function finds none if its key is empty or its error wraps
-// [ErrNoKey]. Any other error is answered by that policy; if none finds a key, by the last. It panics
-// without a policy, on nil, and on two limiters' policies.
+// FirstOf returns middleware that limits a request by the first policy whose [KeyFunc] finds a key:
+// by its API key, say, or else its address. A key function finds none if its key is empty or its
+// error wraps [ErrNoKey]; any other error is that policy's, and if none finds a key, the last
+// policy's. Keys that clients invent need a check in front, or each is a full bucket. It panics
+// without a policy, on a nil one, and on two limiters' policies.
 func FirstOf(policies ...*Policy) gin.HandlerFunc {
 	policies = usable("FirstOf", policies, func(_, _ *Policy) error { return nil })
 	var handlers []*handler
@@ -132,8 +123,8 @@ func usable(of string, policies []*Policy, fault func(p, before *Policy) error) 
 	return policies
 }
 
-// FromContext returns the result of [Results] that is closest to exhaustion, an unlimited one if all policies
-// skip the request, or false without a decision.
+// FromContext returns the result of [Results] that is closest to exhaustion, an unlimited one if
+// all policies skip the request, or false without a decision.
 func FromContext(c *gin.Context) (Result, bool) {
 	s := stateOf(c)
 	t := s.closest((*part).denies)
@@ -146,9 +137,9 @@ func FromContext(c *gin.Context) (Result, bool) {
 	return t.result, true
 }
 
-// Results returns what each policy decided on the request, in the order of the handlers and of [AllOf]. If
-// the request is allowed, that is every policy that did not skip it, dry runs too; if it is denied, only
-// those that deny. It is empty without a decision.
+// Results returns what each policy decided on the request, in the order of the handlers and of
+// [AllOf]: if it is allowed, each that did not skip it, dry runs too; if it is denied, those that
+// deny.
 func Results(c *gin.Context) (all []Result) {
 	s := stateOf(c)
 	parts := s.chain((*part).denies)

@@ -27,8 +27,8 @@ const (
 	minSecret      = 16
 )
 
-// LimiterOption configures a [Limiter]; nil is an error. If an option is given twice, the last one counts;
-// but observers add up, and a second [WithAllowList], [WithDenyList] or [WithSkip] is an error.
+// LimiterOption configures a [Limiter]. Of an option given twice the last counts, but observers add
+// up, and a second list or [WithSkip] is an error.
 type LimiterOption interface{ limiterOption(*config) }
 
 // PolicyOption configures a [Policy]: a [Limit], [WithLimits], or an [Option].
@@ -244,8 +244,7 @@ func (c *config) addLimitFaults(err error) {
 	}
 }
 
-// WithPrefix sets the prefix of every key in Redis, by default [DefaultPrefix]; "" is none. Braces are an
-// error: they would put all keys into one hash slot.
+// WithPrefix sets the prefix of every key in Redis, by default [DefaultPrefix].
 func WithPrefix(s string) LimiterOption {
 	return limiterSetting{"WithPrefix", func(c *config) {
 		c.require(!strings.ContainsAny(s, "{}"), "WithPrefix(%q): braces are reserved for the hash tag", s)
@@ -261,8 +260,8 @@ func WithLogger(l *slog.Logger) LimiterOption {
 	}}
 }
 
-// WithTimeout sets how long a decision waits for Redis, and up to a tenth longer, before [WithFailureMode]
-// decides: above 0, at most a day. The default is [DefaultTimeout]. A shorter timeout of the client prevails.
+// WithTimeout sets how long a decision waits for Redis, and up to a tenth longer, before
+// [WithFailureMode] decides: above 0, at most a day.
 func WithTimeout(d time.Duration) LimiterOption {
 	return limiterSetting{"WithTimeout", func(c *config) {
 		if c.require(0 < d && d <= maxTimeout, "WithTimeout(%s): want more than 0 and at most %s", d, maxTimeout) {
@@ -271,9 +270,10 @@ func WithTimeout(d time.Duration) LimiterOption {
 	}}
 }
 
-// WithDenyCache sets how many denials are remembered, 0 to 4,194,304; the default is 65,536. After Redis has
-// denied a client, this process denies it without a round trip until enough tokens are back, for at most a
-// second. So a reset, a refund or a larger limit may reach other limiters a second late.
+// WithDenyCache sets how many denials are remembered, 0 to 4,194,304, by default 65,536: Redis'
+// denials are repeated without it for at most a second. A reset, a refund or a larger limit may
+// reach other limiters as late. It is experimental: its numbers and details may change in a minor
+// version.
 func WithDenyCache(entries int) LimiterOption {
 	return limiterSetting{"WithDenyCache", func(c *config) {
 		c.require(entries >= 0, "WithDenyCache(%d): want 0 or more", entries)
@@ -282,10 +282,9 @@ func WithDenyCache(entries int) LimiterOption {
 	}}
 }
 
-// WithReplicas fixes how many limiters share the limits without Redis, at least 1. By default Redis counts
-// the processes that use the prefix (docs/operations.md); a process that has never reached Redis then counts
-// only itself. With [FailLocal], each enforces its share of every Rate and Burst, rounded down, but at least
-// 1. Others do not count a limiter with a fixed n.
+// WithReplicas fixes how many limiters, at least 1, share the limits without Redis (see
+// [FailLocal]). By default Redis counts the processes that use the prefix, but not those with a
+// fixed number. It is experimental: its numbers and details may change in a minor version.
 func WithReplicas(n int) LimiterOption {
 	return limiterSetting{"WithReplicas", func(c *config) {
 		if c.require(n >= 1, "WithReplicas(%d): want at least 1", n) {
@@ -302,11 +301,10 @@ func WithFailureMode(f FailureMode) Option {
 	}}
 }
 
-// WithLease lets this process take tokens of a busy key ahead, and admit from them for up to d without asking
-// Redis. The default is 0, none; the most is a day, but more than a second is unwise. A token bucket then
-// admits less at once: what it regains in 2d, at most half of its burst, is kept for leases. A client that
-// finds no tokens left is denied for about d/2. Source is [FromLease], and Remaining is what this process
-// holds. docs/guide.md lists the requests without leases.
+// WithLease lets this process take tokens of a busy key ahead, and admit from them for up to d, by
+// default 0, without asking Redis; more than a second is unwise. A token bucket then admits less at
+// once, and a client without tokens is denied for about d/2: see docs/guide.md. It is experimental:
+// its numbers and details may change in a minor version.
 func WithLease(d time.Duration) Option {
 	return setting{"WithLease", func(c *config) {
 		if c.require(0 <= d && d <= maxTimeout, "WithLease(%s): want 0 to %s", d, maxTimeout) {
@@ -315,19 +313,14 @@ func WithLease(d time.Duration) Option {
 	}}
 }
 
-// WithShares lets tenants share the limit of a policy fairly, such as what an upstream allows. The policy's
-// [KeyFunc] returns what is shared; f returns the request's tenant and its weight, 1 normally and at most
-// 1,000.
+// WithShares lets tenants share the limit of a policy fairly, such as what an upstream allows. The
+// policy's [KeyFunc] returns what is shared; f returns the request's tenant and its weight, 1
+// normally and at most 1,000; others go to the error handler.
 //
-// A tenant alone may use the whole rate, and at a weight of w the part w / (1 + w) of the burst. If tenants
-// ask for more than the limit allows, each gets a share of the rate in proportion to its weight. Nothing is
-// left unused while a tenant asks for it. A tenant below its share is not denied because of other tenants, if
-// Burst is eight times the usual cost for each tenant that is busy at once. If a share denies, the cause is
-// [CauseShare]. An empty tenant and another weight go to the error handler.
-//
-// The policy has one token bucket with a Burst of at most 16,777,216, and nothing else: put other limits,
-// [InFlight], [WithBan] and [WithLease] into policies of their own, and combine them by [AllOf]. docs/fair.md
-// has the rule.
+// A tenant alone may use the whole rate. If tenants ask for more, each gets a share of the rate in
+// proportion to its weight. A tenant below its share is not denied because of others, if Burst is
+// eight times the usual cost for each busy tenant. The policy has one token bucket and nothing
+// else: see [AllOf], and docs/fair.md.
 func WithShares(f func(c *gin.Context) (tenant string, weight int)) PolicyOption {
 	return policySetting{"WithShares", func(c *config) {
 		c.require(f != nil, "WithShares: the function is nil")
@@ -335,8 +328,8 @@ func WithShares(f func(c *gin.Context) (tenant string, weight int)) PolicyOption
 	}}
 }
 
-// WithKeySecret stores clients' keys in Redis as HMAC-SHA256 (RFC 2104). All processes need the same secret,
-// of at least 16 bytes.
+// WithKeySecret stores clients' keys in Redis as HMAC-SHA256 (RFC 2104), with a secret of at least
+// 16 bytes that all processes share.
 func WithKeySecret(secret []byte) LimiterOption {
 	secret = slices.Clone(secret)
 	return limiterSetting{"WithKeySecret", func(c *config) {
@@ -345,12 +338,10 @@ func WithKeySecret(secret []byte) LimiterOption {
 	}}
 }
 
-// WithObserver calls f with an [Event] for each request, and for each call of a method that takes tokens.
-// Several observers may be given. [AllOf] makes an Event for each policy that decided; if they deny the
-// request, for each policy that denies. A [Policy.Wait] makes one Event, at its end; an invalid argument
-// makes none. A settlement of what was taken makes another Event, of [OutcomeSettled], which no metric should
-// count as a decision. f runs in the caller's goroutine before the answer, so it must not wait. If f panics, so
-// does the request.
+// WithObserver calls f with an [Event] for each request, and for each call of a method that takes
+// tokens; [AllOf] makes one for each policy that decided or, if they deny, for each that denies. A
+// settlement makes one of [OutcomeSettled], which no metric should count as a decision. f must not
+// wait: it runs in the caller's goroutine, if that has not left. Observers add up.
 func WithObserver(f func(context.Context, Event)) LimiterOption {
 	return limiterSetting{"WithObserver", func(c *config) {
 		c.require(f != nil, "WithObserver: the function is nil")
@@ -358,8 +349,8 @@ func WithObserver(f func(context.Context, Event)) LimiterOption {
 	}}
 }
 
-// WithClientObserver is [WithObserver], and also gets the client's key, as the [KeyFunc] returned it; "" if
-// there is none. The key may be personal data, also with [WithKeySecret]: no Event and no line of the log has it.
+// WithClientObserver is [WithObserver] and also gets the client's key, as the [KeyFunc] returned
+// it. It may be personal data; no Event has it.
 func WithClientObserver(f func(ctx context.Context, e Event, client string)) LimiterOption {
 	return limiterSetting{"WithClientObserver", func(c *config) {
 		c.require(f != nil, "WithClientObserver: the function is nil")

@@ -32,7 +32,7 @@ const (
 	operationTimeout  = 5 * time.Second
 )
 
-// Override replaces a policy's limits for a time: see [Limiter.Override].
+// Override replaces limits for a time: see [Limiter.Override], experimental.
 type Override struct {
 	Policy string    // its name
 	Client string    // as the [KeyFunc] returns it, at most 1,024 bytes; "" is all clients without one of their own
@@ -41,21 +41,16 @@ type Override struct {
 	Note   string    // why, for people; one line of at most 256 bytes
 }
 
-// Override replaces the limits of a policy, for one client or for all, until a time. It is in force within a
-// second in every process, also for a client that is denied. A new limiter knows it within a second of its
-// first decision. Without Redis a process goes by the overrides that it knows.
+// Override replaces the limits of a policy, for one client or for all, until a time: within a
+// second in every process, also for a client that is denied. It is experimental: its numbers and
+// details may change in a minor version.
 //
-// A client's override goes before one for all clients, and both before [WithLimitFunc]. The [InFlight] of the
-// policy or of its function stays unless the limits name another. So without an InFlight the function is still
-// called; its error is the decision's, except [ErrUnknownClient]. Methods that take no slot, such as
-// [Policy.Allow], ignore an InFlight that only the override names. A changed Rate or Burst keeps the bucket (see [Limiter.Policy]);
-// another period or algorithm has a bucket of its own, where no earlier [Policy.Block] holds. Bans go on
-// until a [Policy.Reset]. A [Policy.Wait] goes by it too; a request that waits in a queue keeps its limits.
-//
-// The policy may be of another process that has published it: see [Limiter.Policies]. A client's next
-// override replaces the one before. The error joins all faults, each an [OverrideError], as is the
-// 10,001st override. Without Redis it is [ErrUnavailable], after at most five seconds; the override may be in
-// force all the same.
+// A client's override goes before one for all clients, and both before [WithLimitFunc], which is
+// still called for an InFlight that the limits do not name. A changed Rate or Burst keeps the
+// bucket; another period or algorithm has a bucket of its own, where no earlier [Policy.Block]
+// holds. Bans go on. The policy may be another process': see [Limiter.Policies]. The error joins
+// all faults, each an [OverrideError]. Without Redis it is [ErrUnavailable], after at most five
+// seconds, and may be in force all the same.
 func (l *Limiter) Override(ctx context.Context, o Override) error { return l.OverrideAll(ctx, o) }
 
 // OverrideAll is [Limiter.Override] for up to 1,000 overrides, all or none.
@@ -318,9 +313,8 @@ type PolicyInfo struct {
 	Seen      time.Time     // its last publication
 }
 
-// Policies returns the policies that the processes of this prefix serve, by name. A policy that differs
-// between processes, as during a rollout, is there once for each variant. A process publishes up to 1,000
-// policies, each within a second of its first decision. They are listed until three minutes after its end.
+// Policies returns what policies the processes of this prefix serve, by name, once for each
+// variant, until three minutes after a process' end.
 func (l *Limiter) Policies(ctx context.Context) ([]PolicyInfo, error) {
 	if l == nil || l.engine == nil {
 		return nil, errNotMade

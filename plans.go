@@ -18,15 +18,14 @@ import (
 //	plans, err := limiter.NewPlans("plans", time.Minute, source)
 //	router.Use(limiter.Handler("api", ginlimit.WithKey(key), ginlimit.WithLimitFunc(plans.Limits)))
 //
-// The source, such as a database, is asked once per client and life. Redis keeps the answer for all
-// processes, a process for one second, and concurrent requests for one client share a query. While the source
-// fails or is slow, the old answer serves, for up to a day after its life. Without Redis, each process keeps
-// its answers for their life.
+// The source, such as a database, is asked once per client and life, as Redis keeps the answer for
+// all processes. While the source fails or is slow, the old answer serves, for up to a day after
+// its life.
 type Plans struct {
 	cache *plancache.Cache[[]Limit]
 }
 
-// PlanStats count lookups by [Plans.Limits], except those without a client or with a context that has ended.
+// PlanStats count lookups by [Plans.Limits].
 type PlanStats struct {
 	Hits   uint64 // known in the process or in Redis
 	Misses uint64 // the source was asked, and answered
@@ -45,13 +44,11 @@ func (p *Plans) Stats() PlanStats {
 // errNoPlans is the error of zero Plans.
 var errNoPlans = invalid("the plans were not made by NewPlans")
 
-// NewPlans returns the limits that a source has for clients, one or more each.
-//
-// The source is asked again after life, at least a second. For an unknown client it returns
-// [ErrUnknownClient], which is remembered too, or limits for all such clients. Any other error, an invalid
-// limit and a panic are failures. It is called for at most 256 clients at once, with a context of five
-// seconds; 4,096 more clients wait. Different sources need different names. The error joins all faults, each
-// an [OptionError].
+// NewPlans returns the limits that a source has for clients, one or more each, asked again after
+// life, at least a second. For an unknown client the source returns [ErrUnknownClient], which is
+// remembered too, or limits for all such clients. It is called for at most 256 clients at once,
+// with a context of five seconds; 4,096 more wait. Different sources need different names. The
+// error joins all faults, each an [OptionError].
 func (l *Limiter) NewPlans(name string, life time.Duration,
 
 	source func(ctx context.Context, client string) ([]Limit, error)) (*Plans, error) {
@@ -77,8 +74,7 @@ func (l *Limiter) NewPlans(name string, life time.Duration,
 }
 
 // Limits returns the limits of a client, for [WithLimitFunc]; do not change them. The error is
-// [ErrUnknownClient], [ErrNoKey] for an empty client, the context's, or [ErrUnavailable] if the source fails
-// and no old answer is known.
+// [ErrUnknownClient], [ErrNoKey], the context's, or [ErrUnavailable] if no answer is known.
 func (p *Plans) Limits(ctx context.Context, client string) ([]Limit, error) {
 	switch {
 	case p == nil || p.cache == nil:
@@ -93,9 +89,9 @@ func (p *Plans) Limits(ctx context.Context, client string) ([]Limit, error) {
 	return limits, err
 }
 
-// Invalidate makes the next request of a client ask the source again; call it once the source returns the
-// change. It takes effect at once in this process, and within a second in others. A process that cannot reach
-// Redis may keep the old plan for its life, and so may others if Invalidate returns an error.
+// Invalidate makes the next request of a client ask the source again: at once in this process,
+// within a second in others. A process that cannot reach Redis may keep the old plan for its life,
+// and so may others after an error.
 func (p *Plans) Invalidate(ctx context.Context, client string) error {
 	switch {
 	case p == nil || p.cache == nil:

@@ -18,16 +18,14 @@ import (
 	"github.com/ginlimit/ginlimit/internal/throttle"
 )
 
-// Policy is a name, limits and options, made by [Limiter.Policy]. [Policy.Handler] is its middleware; the
-// other methods are for anything else, such as a worker, on the same buckets. It is safe for concurrent use.
+// Policy is a name, limits and options, made by [Limiter.Policy]. [Policy.Handler] is its
+// middleware; the other methods are for anything else, on the same buckets. They take a client as
+// the policy's [KeyFunc] returns it: see [AddrKey]. Of the options they use the limits,
+// [WithFloor], [WithLease], [WithBan] and [WithFailureMode]. It is safe for concurrent use.
 //
-// Methods take a client as the policy's [KeyFunc] returns it: see [AddrKey] for [ByClientIP]. Of the options
-// they use the limits, [WithFloor], [WithLease], [WithBan] and [WithFailureMode], and Reserve [WithQueue].
-//
-// A method waits for Redis no longer than [WithTimeout] and its context. If either ends while the call is in
-// flight, the tokens may have been taken all the same; Reserve and Wait give them back if Redis answers after
-// the end of the context. An error means that no decision was made: [ErrInvalidArgument] or [ErrNoKey] for an
-// argument, the context's error, [ErrClosed], an error of [WithLimitFunc] as it is, else [ErrUnavailable].
+// If the context or [WithTimeout] ends while a call is in flight, the tokens may have been taken;
+// Reserve and Wait give them back. After an error there is no decision: [ErrInvalidArgument],
+// [ErrNoKey], the context's, [ErrClosed], that of [WithLimitFunc], else [ErrUnavailable].
 type Policy struct {
 	*policyState
 	tenant    bucket.Tenant // whose share the methods use; none without WithShares
@@ -60,14 +58,12 @@ type policyState struct {
 	}
 }
 
-// Policy returns a policy with at least one [Limit] or [WithLimitFunc], and any [Option]. Its limits, each of
-// another period or algorithm, must all allow. Make a policy once, at start, and derive others with the same
-// buckets by [Policy.With]. The error joins all faults, each an [OptionError]; a name that the limiter has
-// already is one, and so is the 65,537th policy.
-//
-// A policy of the same name in another process, or after a restart, shares the buckets of limits of the same
-// period and algorithm. So a changed Rate or Burst keeps the bucket: missing tokens take as long to come
-// back as before. A changed window keeps what it has counted.
+// Policy returns a policy with at least one [Limit] or [WithLimitFunc], and any [Option]. Its
+// limits, each of another period or algorithm, must all allow. Make a policy once, at start, and
+// derive others by [Policy.With]. The error joins all faults, each an [OptionError]; a name that
+// the limiter has already is one. In another process, or after a restart, a policy of the same name
+// shares the buckets of limits of the same period and algorithm: a changed Rate or Burst keeps the
+// bucket.
 func (l *Limiter) Policy(name string, opts ...PolicyOption) (*Policy, error) {
 	if l == nil || l.engine == nil {
 		return nil, errNotMade
@@ -104,10 +100,9 @@ var derivedOptions = []string{"WithCost", "WithSettle", "WithRefund", "WithFloor
 
 	"WithErrorHandler", "WithDryRun"}
 
-// With returns a policy with the same name, key, limits, bans and buckets, and with other options: a floor
-// for batch jobs, another cost for another route. [WithKey], [WithBan], [WithLease], [WithShares] and limits
-// are errors, as they need other buckets, except an [InFlight] of at most as many slots. The error joins all
-// faults, each an [OptionError].
+// With returns a policy with the same name, key, limits, bans and buckets, and with other options:
+// a floor for batch jobs, another cost for another route. Options that need other buckets are
+// errors, but not an [InFlight] of fewer slots. The error joins all faults, each an [OptionError].
 func (p *Policy) With(opts ...PolicyOption) (*Policy, error) {
 	if !p.made() {
 		return nil, errNoPolicy
@@ -194,9 +189,8 @@ func optionsOf(names []string) []string {
 	return slices.Compact(names)
 }
 
-// Share returns the policy for one tenant. The methods of a policy [WithShares] need it, except
-// [Policy.Reset]. With an empty tenant, or a weight outside 1 to 1,000, they return [ErrInvalidArgument].
-// Pass the weight that the tenant's requests have, since Peek and Status judge by it.
+// Share returns the policy for one tenant, with the weight of its requests, 1 to 1,000. The methods
+// of a policy [WithShares] need it, except [Policy.Reset].
 func (p *Policy) Share(tenant string, weight int) *Policy {
 	if !p.made() {
 		return &Policy{}

@@ -21,8 +21,8 @@ const maxBan = 100 * 365 * day
 
 // The options of a policy. Given to [NewLimiter] they are the defaults of its policies.
 
-// WithKey sets the function that returns a request's key, by default [ByClientIP]. Policies with different
-// keys need different names, also in different processes, or user 7 and tenant 7 would share a bucket.
+// WithKey sets the function that returns a request's key, by default [ByClientIP]. Policies with
+// different keys need different names, or user 7 and tenant 7 would share a bucket.
 func WithKey(f KeyFunc) Option {
 	return setting{"WithKey", func(c *config) {
 		c.require(f != nil, "WithKey: the function is nil")
@@ -43,16 +43,11 @@ type limitList []Limit
 
 func (l limitList) policyOption(c *config) { c.addLimits("WithLimits", l...) }
 
-// WithLimitFunc sets a function that returns all limits of a client, at least one, such as [Plans.Limits].
-// client is what the [KeyFunc] returned; ctx is the request's, or the method's. If f returns an error, no
-// limit or an invalid limit, the error handler answers. A changed Rate or Burst keeps the buckets. Of limits
-// of its own the policy may only have [InFlight], for clients whose limits have none. A lower InFlight ends
-// no request.
-//
-// [AllOf] and [ReserveAll] call the functions of several policies at the same time, each in a goroutine of its own,
-// if they do not return within a millisecond. ctx then ends when the function of an earlier policy has returned an
-// error; a function that ignores that is still waited for. If ctx is a [gin.Context], or is derived from one, they are
-// called one after another.
+// WithLimitFunc sets a function that returns all limits of a client, at least one, such as
+// [Plans.Limits]. client is what the [KeyFunc] returned; ctx is the request's, or the method's. An
+// error and an invalid limit go to the error handler. Of limits of its own the policy may only have
+// [InFlight], for clients whose limits have none. [AllOf] and [ReserveAll] call slow functions at
+// the same time, in goroutines, unless ctx is derived from a [gin.Context].
 func WithLimitFunc(f func(ctx context.Context, client string) ([]Limit, error)) PolicyOption {
 	return policySetting{"WithLimitFunc", func(c *config) {
 		c.require(f != nil, "WithLimitFunc: the function is nil")
@@ -60,9 +55,9 @@ func WithLimitFunc(f func(ctx context.Context, client string) ([]Limit, error)) 
 	}}
 }
 
-// WithCost sets how many tokens a request takes, by default 1. A cost of 0 takes nothing: headers are set and
-// the request passes, blocked or not, unless the limit prohibits. A cost below 0 goes to the error handler. A
-// cost above a limit's Burst is denied without Retry-After.
+// WithCost sets how many tokens a request takes, by default 1. A cost of 0 takes nothing, and
+// passes unless the limit prohibits. A cost below 0 goes to the error handler; a cost above a Burst
+// is denied without Retry-After.
 func WithCost(f func(*gin.Context) int) Option {
 	return setting{"WithCost", func(c *config) {
 		c.require(f != nil, "WithCost: the function is nil")
@@ -70,10 +65,9 @@ func WithCost(f func(*gin.Context) int) Option {
 	}}
 }
 
-// WithRefund gives a request's tokens back if f returns true, so that only failed logins count, say. f is
-// called after the handlers that follow, even if one panics; then the status is 500, unless the response has
-// begun. Only tokens that the bucket still lacks are given back, and none after a [Policy.Reset]. Redis'
-// errors go to the context's Errors.
+// WithRefund gives a request's tokens back if f returns true, so that only failed logins count,
+// say. f is called after the handlers that follow, even if one panics. Redis' errors go to the
+// context's Errors.
 func WithRefund(f func(*gin.Context) bool) Option {
 	return setting{"WithRefund", func(c *config) {
 		if c.require(f != nil, "WithRefund: the function is nil") {
@@ -87,11 +81,9 @@ func WithRefund(f func(*gin.Context) bool) Option {
 	}}
 }
 
-// WithSettle sets the function that returns how many tokens a request really took, or a negative number if that
-// is not known. The request first takes its cost, as an estimate (see [WithCost]), which stands if it is not
-// known. f is called after the handlers that follow, even if one panics; then the status is 500, unless the
-// response has begun. The difference is given back or charged: see [Reservation.Settle]. Redis' errors change
-// nothing and go to the context's Errors.
+// WithSettle sets the function that returns how many tokens a request really took, or a negative
+// number if that is not known: then its cost stands (see [WithCost]). f is called as that of
+// [WithRefund]. The difference is given back or charged: see [Reservation.Settle].
 func WithSettle(f func(*gin.Context) int) Option {
 	return setting{"WithSettle", func(c *config) {
 		if c.require(f != nil, "WithSettle: the function is nil") {
@@ -100,11 +92,10 @@ func WithSettle(f func(*gin.Context) int) Option {
 	}}
 }
 
-// WithFloor reserves n tokens of each limit for policies with a lower floor on the same buckets, which
-// [Policy.With] makes, so that batch jobs stop while people still get through. The default is 0. Remaining
-// and RetryAfter describe the part that this policy may use, Limit the whole. A [Reservation] may settle with
-// reserved tokens. n must be below each Burst, minus what [WithLease] keeps of it. A client whose limit is n
-// tokens or less is denied.
+// WithFloor reserves n tokens of each limit, by default 0, for policies with a lower floor on the
+// same buckets (see [Policy.With]), so that batch jobs stop while people still get through.
+// Remaining and RetryAfter describe what this policy may use. n must be below each Burst, minus
+// what [WithLease] keeps. A client whose limit is n tokens or less is denied.
 func WithFloor(n int) Option {
 	return setting{"WithFloor", func(c *config) {
 		if c.require(n >= 0, "WithFloor(%d): want at least 0", n) {
@@ -113,21 +104,15 @@ func WithFloor(n int) Option {
 	}}
 }
 
-// WithQueue lets a request wait for tokens or a slot instead of being denied: in each process up to length
-// requests of a client, each for up to wait.
+// WithQueue lets a request wait for tokens or a slot instead of being denied: in each process up to
+// length requests of a client, in order of arrival, each for up to wait, at most a day.
+// [Policy.Reserve] and [ReserveAll] wait too. A request that costs 0, a banned client and a policy
+// [WithDryRun] never wait.
 //
-// Requests for a key are served in order of arrival in their process. A request is denied at once, with
-// [CauseQueueFull], if length others of its client or 16,384 others of the limiter wait. It is also denied at
-// once if its tokens would come later than wait or its own deadline; Retry-After says when they come. For a
-// slot it always waits, because nobody knows when a slot becomes free. If Redis hangs, it takes at most wait
-// and one [WithTimeout].
-//
-// [Policy.Reserve] and [ReserveAll] wait too, other methods do not. A request that costs 0, a banned client
-// and a policy [WithDryRun] never wait. A waiting request keeps the limits that it arrived with. length is at
-// least 1, wait above 0 and at most a day; a policy without a limit that counts is an error.
-//
-// A client that leaves gives its place back. For HTTP/1.1, a body of less than 256 kB with a Content-Length is
-// read while the request waits, as net/http notices nothing before: docs/guide.md says which bodies are not.
+// A request is denied at once, with [CauseQueueFull], if length others of its client or 16,384
+// others of the limiter wait, and if its tokens would come later than wait or its own deadline. It
+// keeps the limits that it arrived with. A client that leaves gives its place back (see
+// docs/guide.md).
 func WithQueue(length int, wait time.Duration) Option {
 	return setting{"WithQueue", func(c *config) {
 		if c.require(length >= 1, "WithQueue(%d, %s): want a length of at least 1", length, wait) &&
@@ -138,18 +123,12 @@ func WithQueue(length int, wait time.Duration) Option {
 	}}
 }
 
-// WithBan bans a denied client for first. If it is denied again soon after, the next ban is twice as long, up
-// to longest.
-//
-// During a ban everything that takes the client's tokens is denied, and these denials do not prolong it.
-// RetryAfter is the end of the ban, or later if no token is there by then. After the ban the client is on
-// probation for as long as the ban was: a denial in that time doubles the next ban. [Policy.Reset] ends both.
-// Choose a first ban, of at least 1 ms, that is longer than the limit denies by itself. longest is at most a
-// hundred years.
-//
-// With [WithRefund] or [WithSettle] only tokens not given back lead to a ban: five failed logins, say. But
-// more simultaneous requests than the limit holds ban the client, even if all would succeed. Without Redis
-// each process has its own bans.
+// WithBan bans a denied client for first, at least 1 ms. For as long again it is on probation: a
+// denial in that time bans it for twice as long, up to longest. During a ban everything that takes
+// the client's tokens is denied. [Policy.Reset] ends both. Choose a first ban longer than the limit
+// denies by itself. With [WithRefund] or [WithSettle] only tokens not given back lead to a ban, but
+// more simultaneous requests than the limit holds do, too. Without Redis each process has its own
+// bans.
 func WithBan(first, longest time.Duration) Option {
 	return setting{"WithBan", func(c *config) {
 		ok := c.require(first >= time.Millisecond, "WithBan(%s, %s): want a first ban of at least 1ms", first, longest)
@@ -162,8 +141,7 @@ func WithBan(first, longest time.Duration) Option {
 	}}
 }
 
-// WithSkip bypasses the policy if f returns true: the request is not counted and gets no headers. In a policy
-// it replaces the limiter's default.
+// WithSkip bypasses the policy if f returns true: the request is not counted.
 func WithSkip(f func(*gin.Context) bool) Option {
 	return setting{"WithSkip", func(c *config) {
 		c.require(f != nil, "WithSkip: the function is nil")
@@ -171,10 +149,9 @@ func WithSkip(f func(*gin.Context) bool) Option {
 	}}
 }
 
-// WithAllowList bypasses the policy for addresses in these networks: their requests are not counted. It goes
-// before [WithDenyList], and in a policy replaces the limiter's default. The client's address is found as by
-// [ByClientIP], whatever key the policy has; an unreadable address goes to the error handler. While Gin
-// trusts X-Forwarded-For from any client, as by default, the list has no effect, and the log says so as an
+// WithAllowList bypasses the policy for addresses in these networks, found as by [ByClientIP]. It
+// goes before [WithDenyList]. An unreadable address goes to the error handler. While Gin trusts
+// X-Forwarded-For from any client, as by default, the list has no effect, and the log says so as an
 // error.
 func WithAllowList(p ...netip.Prefix) Option {
 	networks, err := clientkey.NewNetworks(p)
@@ -184,8 +161,8 @@ func WithAllowList(p ...netip.Prefix) Option {
 	}}
 }
 
-// WithDenyList answers requests from addresses in these networks with 403; the rest is as in [WithAllowList].
-// For temporary bans, prefer [Policy.Block].
+// WithDenyList answers requests from addresses in these networks, found as for [WithAllowList],
+// with 403. For temporary bans, prefer [Policy.Block].
 func WithDenyList(p ...netip.Prefix) Option {
 	networks, err := clientkey.NewNetworks(p)
 	return setting{"WithDenyList", func(c *config) {
@@ -194,17 +171,14 @@ func WithDenyList(p ...netip.Prefix) Option {
 	}}
 }
 
-// WithDryRun counts requests but denies none, to try a limit. In the next handler, [Results] has what it
-// would have decided. Put it before handlers that deny, or it sees only what they allow. It counts under keys
-// of its own: it shares no bucket, slot or ban with a policy in force, and buckets start full when it is
-// removed. It waits for nothing, sets no headers, and adds errors to the context's Errors only. Methods of
-// its [Policy] use the same keys.
+// WithDryRun counts requests but denies none, to try a limit; [Results] has what it would have
+// decided. Put it before handlers that deny, or it sees only what they allow. It counts under keys
+// of its own, waits for nothing, sets no headers, and adds errors to the context's Errors only.
 func WithDryRun() Option {
 	return setting{"WithDryRun", func(c *config) { c.dryRun = true }}
 }
 
-// WithHeaders selects the header fields that report limits. The default is [XRateLimit]. A 429 has
-// Retry-After and Cache-Control in any case.
+// WithHeaders selects the header fields of limits, by default [XRateLimit].
 func WithHeaders(h Headers) Option {
 	return setting{"WithHeaders", func(c *config) {
 		c.require(h&^(XRateLimit|RateLimitDraft) == 0,
@@ -213,9 +187,9 @@ func WithHeaders(h Headers) Option {
 	}}
 }
 
-// WithHeaderFunc sets further headers, after [WithHeaders]'. f gets a Result for each limit of the
-// policy, in the order given, for every decision that headers report. If several policies allow a request,
-// every f is called, the one closest to exhaustion last; on a denial only the answering policy's.
+// WithHeaderFunc sets further headers. f gets a Result for each limit of the policy, in the order
+// given. If several policies allow a request, every f is called, the closest to exhaustion last; on
+// a denial the answering policy's.
 func WithHeaderFunc(f func(http.Header, []Result)) Option {
 	return setting{"WithHeaderFunc", func(c *config) {
 		c.require(f != nil, "WithHeaderFunc: the function is nil")
@@ -223,8 +197,8 @@ func WithHeaderFunc(f func(http.Header, []Result)) Option {
 	}}
 }
 
-// WithDeniedHandler sets the function that answers a denied request, by default with a problem+json body (RFC
-// 9457). The status 429 and the headers are set before, and the request is aborted, whatever f does.
+// WithDeniedHandler sets the function that answers a denied request, by default with a problem (RFC
+// 9457). Before it, the status and header fields are set.
 func WithDeniedHandler(f func(*gin.Context, Result)) Option {
 	return setting{"WithDeniedHandler", func(c *config) {
 		c.require(f != nil, "WithDeniedHandler: the function is nil")
@@ -232,10 +206,9 @@ func WithDeniedHandler(f func(*gin.Context, Result)) Option {
 	}}
 }
 
-// WithErrorHandler sets the function that answers a request without a decision. The default adds the error to
-// the context's Errors and answers with the status of [ErrorStatus]. The request is aborted when f returns; f
-// lets it pass, unlimited, by calling [gin.Context.Next]. Do not send the error's text to clients. A 500 that
-// the application causes is logged as a warning, at most once a minute for each policy.
+// WithErrorHandler sets the function that answers a request without a decision, by default with
+// [ErrorStatus]. The request is aborted when f returns; it passes if f calls [gin.Context.Next]. Do
+// not send the error's text to clients.
 func WithErrorHandler(f func(*gin.Context, error)) Option {
 	return setting{"WithErrorHandler", func(c *config) {
 		c.require(f != nil, "WithErrorHandler: the function is nil")

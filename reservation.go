@@ -21,12 +21,11 @@ type Charge struct {
 	N      int
 }
 
-// Reservation is tokens and slots, for work whose cost is known afterwards.
-//
-// Take an estimate by [Policy.Reserve] or [ReserveAll], and do the work if the Reservation is OK. Defer Release,
-// and call Settle with what the work took, or Cancel. Without Settle the estimate stays. Slots of a Reservation
-// that is dropped without Release become free when it is collected, and the log says so. Several goroutines may
-// use it.
+// Reservation is tokens and slots, for work whose cost is known afterwards. Take an estimate by
+// [Policy.Reserve] or [ReserveAll], and do the work if the Reservation is OK. Defer Release, and
+// call Settle with what the work took, or Cancel. Without Settle the estimate stays. Slots of a
+// Reservation that is dropped without Release become free when it is collected, and the log says
+// so. Several goroutines may use it.
 type Reservation struct {
 	limiter  *Limiter
 	parts    []part // of the charges
@@ -55,12 +54,10 @@ func (p *Policy) Reserve(ctx context.Context, client string, n int) (*Reservatio
 	return ReserveAll(ctx, Charge{p, client, n})
 }
 
-// ReserveAll takes all charges or nothing, as [AllOf] does: outside HTTP, or in a handler that learns a key
-// only late. If a policy denies, the Reservation is not OK and holds nothing; with an error there is none. A policy
-// [WithQueue] waits. A policy [WithDryRun] decides apart, waits for nothing and denies nothing; if all are
-// dry runs, the Reservation says what they would have decided. Errors are as for [Policy], joined; no charge,
-// policies of two limiters, two charges of the same keys and one [WithLease] beside others are an
-// [ErrInvalidArgument].
+// ReserveAll takes all charges or nothing, as [AllOf] does: outside HTTP, or in a handler that
+// learns a key only late. If a policy denies, the Reservation is not OK and holds nothing; with an
+// error there is none. A policy [WithQueue] waits. A policy [WithDryRun] decides apart and denies
+// nothing. Errors are as for [Policy]; what AllOf panics on is an [ErrInvalidArgument].
 func ReserveAll(ctx context.Context, charges ...Charge) (*Reservation, error) {
 	return reserve(ctx, traits.Waiting{}, charges...)
 }
@@ -239,7 +236,7 @@ func (p *Policy) warnDropped() {
 	}
 }
 
-// OK reports whether the reservation holds what was asked for: do the work only then. A nil Reservation is not OK.
+// OK reports whether the reservation holds what was asked for.
 func (r *Reservation) OK() bool { return r.made() && r.result.Allowed }
 
 // Result returns the decision: the result of [Reservation.Results] closest to exhaustion, a dry run's only if
@@ -260,20 +257,15 @@ func (r *Reservation) Results() []Result {
 	return slices.Clone(r.results)
 }
 
-// Settle replaces the tokens of each charge by what the work took, one number for each charge, and leaves the
-// slots alone. It does so once: further calls, and Cancel, change no tokens and return nil.
+// Settle replaces the tokens of each charge by what the work took, one number for each charge, and
+// leaves the slots alone. It does so once: further calls, and Cancel, change no tokens and return
+// nil. If the work took less, the rest is given back, except what has flowed back by itself or was
+// reset. If it took more, a limit may go into debt by up to one burst.
 //
-// If the work took less, the rest is given back, except what has, or may have, flowed back by itself; after a
-// [Policy.Reset] nothing is given back. If it took more, the difference is charged, and a limit may go into
-// debt by up to one burst. A window's debt ends with the window.
-//
-// The context bounds only for how long Settle waits, as the client may have left. If it ends before, or has ended,
-// Settle returns its error and goes on in the background, for no longer than [WithTimeout]; [Limiter.Close] waits
-// for that.
-//
-// A missing, superfluous or negative number is [ErrInvalidArgument], as is a Reservation that is not OK, and
-// changes nothing. A closed limiter changes nothing either. [ErrUnavailable] means that Redis did not answer: the
-// estimate stands, or Redis settles it late. It is not tried again, as that could charge twice.
+// The context bounds only for how long Settle waits, as the client may have left: then it returns
+// the context's error and goes on in the background, for no longer than [WithTimeout];
+// [Limiter.Close] waits for that. After [ErrUnavailable] the estimate stands, or Redis settles it
+// late. After [ErrInvalidArgument], such as for a negative number, nothing has changed.
 func (r *Reservation) Settle(ctx context.Context, actual ...int) error {
 	switch {
 	case !r.made():
@@ -307,8 +299,8 @@ func (r *Reservation) settle(ctx context.Context, actual []int64) error {
 	return errors.Join(r.limiter.settle(ctx, actual, r.taken, func(i int) *part { return &r.parts[i] })...)
 }
 
-// Cancel is Settle with 0 for each charge, then Release, also after an error. It does nothing if the Reservation
-// is not OK.
+// Cancel is Settle with 0 for each charge, then Release, also after an error. It does nothing if
+// the Reservation is not OK.
 func (r *Reservation) Cancel(ctx context.Context) error {
 	switch {
 	case !r.made():

@@ -58,7 +58,7 @@ func (c Cause) String() string {
 	return "unknown"
 }
 
-// Never is the RetryAfter if no waiting helps: who waits for it waits for 292 years.
+// Never is the RetryAfter if no waiting helps: a wait of 292 years.
 const Never time.Duration = math.MaxInt64
 
 // Result is one decision. With several limits, Limit, Remaining, RetryAfter and ResetAfter describe the limit
@@ -75,10 +75,9 @@ type Result struct {
 	Cause      Cause // why it is denied; 0 if allowed
 }
 
-// MarshalJSON returns allowed, granted, limit, name, remaining, retry_after, reset_after, source and cause,
-// with times in seconds such as 1.5. remaining is null if unlimited, retry_after if no waiting helps; cause
-// is absent if allowed. A Result whose Limit is neither valid nor zero, which no decision has, is an
-// [ErrInvalidArgument].
+// MarshalJSON returns the fields in lower case, such as retry_after, with times in seconds such as
+// 1.5. remaining is null if unlimited, retry_after if no waiting helps; cause is absent if allowed.
+// A Limit that is neither valid nor zero is an [ErrInvalidArgument].
 func (r Result) MarshalJSON() ([]byte, error) {
 	limit, err := r.Limit.MarshalText()
 	if err != nil {

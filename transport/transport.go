@@ -1,4 +1,5 @@
-// Package transport keeps the limits of an API that an application calls, for all its processes together.
+// Package transport keeps the limits of an API that an application calls, for all its processes together. It is
+// experimental: its numbers and details may change in a minor version.
 //
 //	partner, err := limiter.Policy("partner", ginlimit.PerSecond(100).WithBurst(90), ginlimit.InFlight(20))
 //	calls, err := transport.New(partner, nil)

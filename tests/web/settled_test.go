@@ -4,6 +4,7 @@ import (
 	"context"
 	"strconv"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/gin-gonic/gin"
@@ -207,5 +208,23 @@ func TestASettlementThatFailsMakesNoEvent(t *testing.T) {
 		require.Len(t, all, 4)
 		require.Equal(t, ginlimit.Event{Name: "p", Outcome: ginlimit.OutcomeSettled, Allowed: true, Limit: ginlimit.PerHour(100),
 			Remaining: 94, ResetAfter: 216*time.Second - 110*time.Millisecond, Source: ginlimit.FromLocal, Cost: 3}, all[3])
+	})
+}
+
+// TestASettlementOfACallerThatHasLeftMakesAnEvent when it is carried out.
+func TestASettlementOfACallerThatHasLeftMakesAnEvent(t *testing.T) {
+	t.Parallel()
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		seen := &events{}
+		l := testkit.NewLimiter(t, b.Redis, ginlimit.WithObserver(seen.observe))
+		p := testkit.NewPolicy(t, l, "p", ginlimit.PerHour(100))
+		r := testkit.Must(p.Reserve(t.Context(), "u", 10))
+		seen.untimed()
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		require.ErrorIs(t, r.Settle(ctx, 4), context.Canceled)
+		synctest.Wait()
+		require.Equal(t, []ginlimit.Event{{Name: "p", Outcome: ginlimit.OutcomeSettled, Allowed: true, Limit: ginlimit.PerHour(100),
+			Remaining: 96, ResetAfter: 144 * time.Second, Source: ginlimit.FromRedis, Cost: 4}}, seen.untimed())
 	})
 }
