@@ -89,7 +89,9 @@ type rule struct {
 	bans     map[string]*ban
 	held     map[string]int
 	policy   *ginlimit.Policy
-	n        int  // of the request that is being sent
+	local    *rule // the policy in this process, where Redis may fail: see inProcess
+	away     bool  // it is that
+	n        int   // of the request that is being sent
 	skip     bool // it
 	client   string
 }
@@ -219,6 +221,8 @@ type place struct {
 	cached bool                           // denials are remembered
 	lost   func(name, client string) bool // of some keys alone; may be nil
 	real   bool                           // the clock goes on by itself, so limits are slow, and times not compared
+	fill   func(full bool)                // Redis is full for some of the steps; may be nil
+	joint  bool                           // one script decides on all policies that it can decide on
 }
 
 // without reports whether Redis does not decide on a policy's client.
@@ -227,12 +231,12 @@ func (p place) without(r *rule, client string) bool {
 	if r.dry {
 		name += "|dry run"
 	}
-	return p.outage || p.lost != nil && p.lost(name, r.key(client))
+	return p.outage || r.away || p.lost != nil && p.lost(name, r.key(client))
 }
 
 // sourceOf returns who decides on a policy's client.
 func (p place) sourceOf(w want) ginlimit.Source {
-	if p.lost != nil && p.without(w.rule, w.client) {
+	if !p.outage && p.without(w.rule, w.client) {
 		return ginlimit.FromLocal
 	}
 	return p.source
@@ -345,6 +349,8 @@ func (p place) tryDry(wants []want) map[string]ginlimit.Result {
 			r = ginlimit.Result{Allowed: w.n <= w.burst(), Source: ginlimit.FromOpen, Name: w.name}
 			if r.Granted = w.n; !r.Allowed {
 				r.Granted, r.RetryAfter = 0, -1
+			} else if w.slots > 0 && w.n > 0 {
+				w.held[w.client]++
 			}
 		case w.n == 0:
 			r.Allowed, r.RetryAfter, r.Cause = true, 0, 0
@@ -383,6 +389,7 @@ type scene struct {
 	seed    uint64
 	sharing bool
 	ahead   time.Duration // of the clock, while the model decides
+	full    bool
 }
 
 var severalLimits = [][]ginlimit.Limit{
@@ -431,7 +438,7 @@ func (s *scene) newRule(l *testkit.Limiter, i int) *rule {
 			r.queue = []time.Duration{time.Millisecond, time.Second, 20 * time.Second}[x.IntN(3)]
 		}
 	}
-	if (s.outage || s.lost != nil) && x.IntN(3) == 0 {
+	if s.mayFail() && x.IntN(3) == 0 {
 		r.mode = []ginlimit.FailureMode{ginlimit.FailOpen, ginlimit.FailClosed}[x.IntN(2)]
 	}
 	opts := []ginlimit.PolicyOption{
@@ -439,7 +446,7 @@ func (s *scene) newRule(l *testkit.Limiter, i int) *rule {
 		ginlimit.WithCost(func(*gin.Context) int { return r.n }),
 		ginlimit.WithSkip(func(*gin.Context) bool { return r.skip }),
 	}
-	if s.outage || s.lost != nil {
+	if s.mayFail() {
 		opts = append(opts, ginlimit.WithFailureMode(r.mode))
 	}
 	for _, limit := range r.limits {
@@ -462,8 +469,12 @@ func (s *scene) newRule(l *testkit.Limiter, i int) *rule {
 		opts, r.counters = append(opts, shares), twin{testkit.NewPolicy(s.t, testkit.NewLocal(s.t), r.name, r.limits[0], shares)}
 	}
 	r.policy = testkit.NewPolicy(s.t, l, r.name, opts...)
+	r.local = s.inProcess(r)
 	return r
 }
+
+// mayFail reports whether Redis may not decide.
+func (s *scene) mayFail() bool { return s.outage || s.lost != nil || s.fill != nil }
 
 // methods returns the policy whose methods have the buckets.
 func (r *rule) methods(client string) *ginlimit.Policy {
@@ -598,13 +609,21 @@ func (s *scene) step(i int) {
 		s.compare(i)
 		return
 	}
-	if r := s.rules[x.IntN(len(s.rules))]; x.IntN(15) == 0 && r.limits != nil && (!s.real || len(r.limits) == 1) && !r.shared && r.limits[0].Calendar == (ginlimit.Calendar{}) {
+	if s.fill != nil && x.IntN(4) == 0 {
+		s.full = !s.full
+		s.fill(s.full)
+		s.trace = append(s.trace, fmt.Sprintf("%d: full: %v", i, s.full))
+	}
+	if r := s.rules[x.IntN(len(s.rules))]; x.IntN(15) == 0 && !s.full && r.limits != nil && (!s.real || len(r.limits) == 1) && !r.shared && r.limits[0].Calendar == (ginlimit.Calendar{}) {
 		d, client := time.Duration(1+x.IntN(9000))*time.Millisecond, "ab"[x.IntN(2):][:1]
 		if s.real {
 			d *= 3600
 		}
 		testkit.RequireMade(s.t, r.policy.Block(s.t.Context(), client, d))
 		r.counters.Block(client, d, r.limits)
+		if r.local != nil {
+			r.local.counters.Block(client, d, r.limits)
+		}
 		s.trace = append(s.trace, fmt.Sprintf("%d: after %s: block %s of %s for %s", i, wait, client, r.name, d))
 		s.compare(i)
 		return
@@ -617,12 +636,19 @@ func (s *scene) step(i int) {
 	for _, w := range wants {
 		before[w.name+w.client] = w.held[w.client]
 	}
-	v := s.decide(wants, now, s.wait)
-	var a answer
+	ask := s.reserve
 	if handler {
-		a = s.request(wants)
+		ask = s.request
+	}
+	var v foretold
+	var a answer
+	if s.full {
+		a = ask(wants)
+		wants = s.fates(wants, a)
+		v = s.decide(wants, now, s.wait)
 	} else {
-		a = s.reserve(wants)
+		v = s.decide(wants, now, s.wait)
+		a = ask(wants)
 	}
 	release := func() {
 		for _, w := range wants {
@@ -788,6 +814,79 @@ func (s *scene) row(r ginlimit.Result) string {
 		return fmt.Sprint(r.Remaining)
 	}
 	return fmt.Sprint(r.Remaining, " ", r.ResetAfter)
+}
+
+// inProcess returns a policy as this process decides on it where Redis may fail: by counters of its own.
+func (s *scene) inProcess(r *rule) *rule {
+	if s.fill == nil {
+		return nil
+	}
+	local := *r
+	local.away, local.bans = true, map[string]*ban{}
+	switch counters := r.counters.(type) {
+	case *testkit.BucketModel:
+		local.counters = testkit.NewBucketModel()
+	case *testkit.WindowModel:
+		local.counters = testkit.NewWindowModel(counters.Algorithm)
+	case twin:
+		local.counters = twin{testkit.NewPolicy(s.t, testkit.NewLocal(s.t), r.name, r.limits[0],
+			ginlimit.WithShares(func(*gin.Context) (string, int) { return r.client, 1 }))}
+	}
+	return &local
+}
+
+// resultOf returns what a request was told of a policy.
+func (a *answer) resultOf(w want) *ginlimit.Result {
+	for i, r := range a.results {
+		if r.Name == w.name || r.Name == w.name+"-c" {
+			return &a.results[i]
+		}
+	}
+	return nil
+}
+
+// fates returns the policies of a request to a full Redis: those on which it has not decided as this process has them. A
+// full Redis obeys some commands and refuses others, so both are right, but for policies of one script.
+func (s *scene) fates(wants []want, a answer) []want {
+	wants = slices.Clone(wants)
+	away := make([]bool, len(wants))
+	var joint []int
+	known := map[bool]int{} // fates of the joint script's policies
+	for i, w := range wants {
+		r := a.resultOf(w)
+		switch {
+		case w.skip:
+		case r != nil:
+			away[i] = r.Source == ginlimit.FromOpen || r.Source == ginlimit.FromLocal
+		case w.dry: // what it has taken says who has decided
+			left := testkit.Must(w.methods(w.client).Status(s.t.Context(), w.key(w.client)))
+			away[i] = w.look(w.client, w.n, time.Now()).Allowed &&
+				(w.limits == nil || s.row(left[0]) == s.row(w.counters.Take(w.client, 0, 1, w.limits[:1])))
+		default: // else it would say that it denies
+			away[i] = a.err || !a.allowed && w.n > 0 && !w.look(w.client, w.n, time.Now()).Allowed
+		}
+		if s.joint && !w.skip && !w.dry && !w.shared && w.ban == 0 && w.n > 0 {
+			if joint = append(joint, i); r != nil || away[i] {
+				known[away[i]]++
+			}
+		}
+	}
+	if known[true] > 0 && known[false] > 0 {
+		s.fail("policies of one script differ: %+v", a.results)
+	}
+	for _, i := range joint {
+		away[i] = away[i] || known[true] > 0
+	}
+	for i := range wants {
+		if away[i] {
+			wants[i].rule = wants[i].local
+		}
+		if r := a.resultOf(wants[i]); r != nil && !r.Allowed && r.Cause != ginlimit.CauseBan && wants[i].ban > 0 {
+			unbanned := *wants[i].rule // it denies, but bans nobody, as that is written
+			unbanned.ban, wants[i].rule = 0, &unbanned
+		}
+	}
+	return wants
 }
 
 // severalPlaces are where keys may lie.

@@ -71,6 +71,33 @@ func TestAPolicyWhoseServerIsGoneGoesByItsFailureMode(t *testing.T) {
 	}
 }
 
+// TestSeveralPoliciesOnAFullRedisEqualTheModel: it is full for some of the steps.
+func TestSeveralPoliciesOnAFullRedisEqualTheModel(t *testing.T) {
+	t.Parallel()
+	for name, joint := range map[string]bool{"one script": true, "several scripts": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := testkit.Connect(t, testkit.StartRedis(t, "--maxmemory-policy", "noeviction"))
+			rdb := redis.UniversalClient(server)
+			if !joint {
+				rdb = wrap(rdb)
+			}
+			fill := func(full bool) {
+				bytes := map[bool]string{true: "1", false: "0"}[full]
+				require.NoError(t, server.ConfigSet(t.Context(), "maxmemory", bytes).Err())
+			}
+			for seed := range uint64(testkit.Steps(severalSeeds)) {
+				t.Run(fmt.Sprint(seed), func(t *testing.T) {
+					defer fill(false)
+					l := testkit.NewLimiter(t, rdb, ginlimit.WithPrefix(fmt.Sprint("full", seed)))
+					at := place{source: ginlimit.FromRedis, real: true, fill: fill, joint: joint}
+					follow(t, at, seed, severalSteps, l)
+				})
+			}
+		})
+	}
+}
+
 // TestAFullRedisKeepsNothingOfARequestThatFailsOrIsDenied, which is charged by commands that it obeys, and given back.
 func TestAFullRedisKeepsNothingOfARequestThatFailsOrIsDenied(t *testing.T) {
 	t.Parallel()
