@@ -92,7 +92,7 @@ type rule struct {
 	local    *rule // the policy in this process, where Redis may fail: see inProcess
 	away     bool  // it is that
 	n        int   // of the request that is being sent
-	skip     bool // it
+	skip     bool  // it
 	client   string
 }
 
