@@ -49,11 +49,12 @@ func TestSeveralPoliciesOnServersEqualTheModel(t *testing.T) {
 	}
 }
 
-// TestAPolicyWhoseServerIsGoneGoesByItsFailureMode, and the others by their servers: one of three nodes of a cluster was
-// killed.
+// TestAPolicyWhoseServerIsGoneGoesByItsFailureMode, and the others by their servers: one of three nodes of a cluster
+// was killed.
 func TestAPolicyWhoseServerIsGoneGoesByItsFailureMode(t *testing.T) {
 	t.Parallel()
-	addrs, processes := testkit.StartClusterProcesses(t, 3, "--cluster-require-full-coverage", "no", "--cluster-node-timeout", "60000")
+	addrs, processes := testkit.StartClusterProcesses(t, 3, "--cluster-require-full-coverage", "no",
+		"--cluster-node-timeout", "60000")
 	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs})
 	t.Cleanup(func() { _ = rdb.Close() })
 	l, slots := testkit.NewLimiter(t, rdb), testkit.Connect(t, addrs[1])
