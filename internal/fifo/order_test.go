@@ -60,7 +60,8 @@ func TestATurnIsFoundInFewSteps(t *testing.T) {
 	t.Parallel()
 	const turns = 1 << 14
 	for name, since := range map[string]func(i int) int{
-		"in order": func(i int) int { return i }, "backwards": func(i int) int { return -i }, "at once": func(int) int { return 0 },
+		"in order": func(i int) int { return i }, "backwards": func(i int) int { return -i },
+		"at once": func(int) int { return 0 },
 	} {
 		var o order
 		start := time.Now()

@@ -21,11 +21,12 @@ func TestLastAddresses(t *testing.T) {
 		lines []string
 		want  string
 	}{
-		"one address":         {[]string{"203.0.113.7"}, "203.0.113.7"},
-		"several lines":       {[]string{"203.0.113.7, 10.0.0.2", "10.0.0.1:1"}, "203.0.113.7, 10.0.0.2,10.0.0.1:1"},
-		"no line":             {nil, ""},
-		"a long line":         {[]string{long + "10.0.0.1:1"}, strings.Repeat(" 203.0.113.7:5,", 33) + " 10.0.0.1:1"},
-		"lines before it":     {[]string{"10.0.0.3", long + "10.0.0.1:1"}, strings.Repeat(" 203.0.113.7:5,", 33) + " 10.0.0.1:1"},
+		"one address":   {[]string{"203.0.113.7"}, "203.0.113.7"},
+		"several lines": {[]string{"203.0.113.7, 10.0.0.2", "10.0.0.1:1"}, "203.0.113.7, 10.0.0.2,10.0.0.1:1"},
+		"no line":       {nil, ""},
+		"a long line":   {[]string{long + "10.0.0.1:1"}, strings.Repeat(" 203.0.113.7:5,", 33) + " 10.0.0.1:1"},
+		"lines before it": {[]string{"10.0.0.3", long + "10.0.0.1:1"},
+			strings.Repeat(" 203.0.113.7:5,", 33) + " 10.0.0.1:1"},
 		"lines after it":      {[]string{long, "10.0.0.3"}, strings.Repeat(" 203.0.113.7:5,", 34) + " ,10.0.0.3"},
 		"no end of an entry":  {[]string{strings.Repeat("a:1", 300_000)}, ""},
 		"lines without end":   {strings.Split(strings.Repeat("a:1,", 300_000)+"b", ","), "a:1,a:1,a:1,a:1,a:1,a:1,a:1,b"},

@@ -39,9 +39,10 @@ func TestAnOldGinIsFound(t *testing.T) {
 		edit    func(*gin.Engine)
 		header  string
 	}{
-		"behind a proxy":            {[]string{"10.0.0.0/8"}, func(*gin.Engine) {}, "X-Forwarded-For"},
-		"over IPv6":                 {[]string{"fd00::/8"}, func(*gin.Engine) {}, "X-Forwarded-For"},
-		"by another header":         {[]string{"10.0.0.1"}, func(r *gin.Engine) { r.RemoteIPHeaders = []string{"x-client"} }, "x-client"},
+		"behind a proxy": {[]string{"10.0.0.0/8"}, func(*gin.Engine) {}, "X-Forwarded-For"},
+		"over IPv6":      {[]string{"fd00::/8"}, func(*gin.Engine) {}, "X-Forwarded-For"},
+		"by another header": {[]string{"10.0.0.1"},
+			func(r *gin.Engine) { r.RemoteIPHeaders = []string{"x-client"} }, "x-client"},
 		"nobody is trusted":         {nil, func(*gin.Engine) {}, ""},
 		"which reads no header":     {[]string{"10.0.0.0/8"}, func(r *gin.Engine) { r.ForwardedByClientIP = false }, ""},
 		"a platform's header alone": {nil, func(r *gin.Engine) { r.TrustedPlatform = gin.PlatformCloudflare }, ""},

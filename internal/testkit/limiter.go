@@ -192,7 +192,8 @@ func (l *Limiter) Reset(ctx context.Context, key string, limits ...ginlimit.Limi
 }
 
 // Reserve takes n tokens of a key, or none, to be settled later.
-func (l *Limiter) Reserve(ctx context.Context, key string, n int, limits ...ginlimit.Limit) (*ginlimit.Reservation, error) {
+func (l *Limiter) Reserve(ctx context.Context, key string, n int, limits ...ginlimit.Limit) (
+	*ginlimit.Reservation, error) {
 	p, ctx, client, err := l.client(ctx, key, limits)
 	if err != nil {
 		return nil, err

@@ -28,5 +28,6 @@ func RefuseConnection(context.Context, string, string) (net.Conn, error) {
 
 // WithoutRedis returns a limiter without its Redis.
 func WithoutRedis(t testing.TB, opts ...ginlimit.LimiterOption) *Limiter {
-	return NewLimiter(t, Unreachable(t), append([]ginlimit.LimiterOption{ginlimit.WithFailureMode(ginlimit.FailLocal)}, opts...)...)
+	return NewLimiter(t, Unreachable(t), append([]ginlimit.LimiterOption{ginlimit.WithFailureMode(ginlimit.FailLocal)},
+		opts...)...)
 }

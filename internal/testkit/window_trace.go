@@ -38,8 +38,8 @@ func WindowTrace(seed uint64, length int) []Step {
 	return Trace(seed, length, windowTraceLimits, AmpleWindow)
 }
 
-// Follow makes the steps of a trace on an engine and on a model, which must agree at each. Some that are denied are made
-// once more when the denial ends, or a millisecond before.
+// Follow makes the steps of a trace on an engine and on a model, which must agree at each. Some that are denied are
+// made once more when the denial ends, or a millisecond before.
 func (e Engine) Follow(t *testing.T, seed uint64, steps []Step, m Steppable, source ginlimit.Source) {
 	for i, s := range steps {
 		wait := e.follow(t, fmt.Sprintf("seed %d, step %d", seed, i), s, m, source).RetryAfter

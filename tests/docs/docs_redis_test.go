@@ -84,7 +84,8 @@ func TestDocumentedPrivilegesAreEnough(t *testing.T) {
 	t.Run("calendar quotas, Ping", func(t *testing.T) {
 		t.Parallel()
 		addr := testkit.StartRedis(t)
-		more := append(testkit.PrivilegesOf(t, "Calendar quotas also need"), testkit.PrivilegesOf(t, "`Limiter.Ping` needs")...)
+		more := append(testkit.PrivilegesOf(t, "Calendar quotas also need"),
+			testkit.PrivilegesOf(t, "`Limiter.Ping` needs")...)
 		user := testkit.Restrict(t, addr, "TokenBucket", more...)
 		rdb := redis.NewClient(&user)
 		defer rdb.Close()
@@ -158,7 +159,8 @@ func TestDocumentedPrivilegesAreEnough(t *testing.T) {
 			return len(all) == 1
 		}))
 		testkit.RequireNothingDenied(t, addr)
-		o := ginlimit.Override{Policy: "api", Limits: []ginlimit.Limit{ginlimit.PerMinute(90)}, Until: time.Now().Add(time.Hour)}
+		o := ginlimit.Override{Policy: "api", Limits: []ginlimit.Limit{ginlimit.PerMinute(90)},
+			Until: time.Now().Add(time.Hour)}
 		require.NoError(t, people.Override(t.Context(), o))
 		require.True(t, testkit.BecomesTrue(nil, func() bool { return reserve() == ginlimit.PerMinute(90) }))
 		all, err := people.Overrides(t.Context())
@@ -369,7 +371,8 @@ func TestTestsOfDocumentsPass(t *testing.T) {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, fileName(fmt.Sprintf("block%d", i), block)), []byte(block), 0o600))
 		tests += strings.Count(block, "\nfunc Test")
 	}
-	for _, get := range regexp.MustCompile("`go get ([^`]+)`").FindAllStringSubmatch(testkit.Read(t, "docs/guide.md"), -1) {
+	gets := regexp.MustCompile("`go get ([^`]+)`")
+	for _, get := range gets.FindAllStringSubmatch(testkit.Read(t, "docs/guide.md"), -1) {
 		module := get[1]
 		version := testkit.Must(exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Version}}", module).Output())
 		goIn(t, dir, "get", module+"@"+strings.TrimSpace(string(version))) // which was downloaded

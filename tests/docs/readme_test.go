@@ -31,9 +31,11 @@ func goBlocks(t *testing.T, file string) []string {
 var packages = map[string]string{
 	"atomic": "sync/atomic", "bufio": "bufio", "context": "context", "errors": "errors", "fmt": "fmt",
 	"http": "net/http", "httputil": "net/http/httputil", "log": "log", "math": "math", "net": "net", "netip": "net/netip",
-	"os": "os", "signal": "os/signal", "slog": "log/slog", "strconv": "strconv", "strings": "strings", "syscall": "syscall", "time": "time", "url": "net/url",
+	"os": "os", "signal": "os/signal", "slog": "log/slog", "strconv": "strconv", "strings": "strings",
+	"syscall": "syscall", "time": "time", "url": "net/url",
 	"transport": "github.com/ginlimit/ginlimit/transport",
-	"gin":       "github.com/gin-gonic/gin", "redis": "github.com/redis/go-redis/v9", "ginlimit": "github.com/ginlimit/ginlimit",
+	"gin":       "github.com/gin-gonic/gin", "redis": "github.com/redis/go-redis/v9",
+	"ginlimit": "github.com/ginlimit/ginlimit",
 }
 
 // goFile returns a Go file with a function, and the imports that its body needs.

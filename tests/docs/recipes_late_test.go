@@ -170,7 +170,8 @@ func TestAStreamSaysThatItWaits(t *testing.T) {
 			body := rec.Body.String()
 			counts[body[strings.LastIndex(body, "data:"):]]++
 		}
-		require.Equal(t, map[string]int{"data:done\n\n": 4, "data:too many wait\n\n": 1, "data:waited in vain\n\n": 7}, counts)
+		require.Equal(t, map[string]int{"data:done\n\n": 4, "data:too many wait\n\n": 1, "data:waited in vain\n\n": 7},
+			counts)
 		require.Contains(t, recs[2].Body.String(), ": waiting\n\n: waiting\n\n")
 		require.Zero(t, limiter.Stats().Slots)
 	})

@@ -89,7 +89,8 @@ func (s *seeds) line() string {
 func (s *seeds) String() string {
 	out := s.line()
 	for _, perBusy := range bursts {
-		out += fmt.Sprintf("\n%d tokens: %d of %d first tries of light tenants are denied", perBusy, s.bad[perBusy], s.tries[perBusy])
+		out += fmt.Sprintf("\n%d tokens: %d of %d first tries of light tenants are denied", perBusy, s.bad[perBusy],
+			s.tries[perBusy])
 	}
 	return out
 }

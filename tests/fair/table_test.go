@@ -223,7 +223,8 @@ func TestPlot(t *testing.T) {
 	for _, want := range []struct {
 		tenant, from, end int
 		perSecond         float64
-	}{{0, 5, 20, 50}, {1, 5, 20, 50}, {0, 30, 60, 25}, {1, 30, 60, 25}, {2, 30, 60, 50}, {0, 65, 80, 33.3}, {2, 65, 80, 66.7}} {
+	}{{0, 5, 20, 50}, {1, 5, 20, 50}, {0, 30, 60, 25}, {1, 30, 60, 25}, {2, 30, 60, 50}, {0, 65, 80, 33.3},
+		{2, 65, 80, 66.7}} {
 		require.InEpsilon(t, want.perSecond, mean(want.tenant, want.from, want.end), 0.05, "%+v", want)
 	}
 	svg := plotShares(got)
@@ -247,22 +248,26 @@ func plotShares(got [][]float64) []byte {
 	y := func(tokens float64) float64 { return top + (1-min(tokens, most)/most)*(height-top-bottom) }
 	var svg bytes.Buffer
 	fmt.Fprintf(&svg,
-		`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="sans-serif" font-size="12">`+"\n", width, height)
+		`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="sans-serif" font-size="12">`+"\n", width,
+		height)
 	fmt.Fprintf(&svg, `<rect width="100%%" height="100%%" fill="#fff"/>`+"\n")
 	fmt.Fprintf(&svg, `<text x="8" y="18" font-weight="bold">Admitted per second: a limit of 100/s, burst 64</text>`+"\n")
 	for tokens := 0.0; tokens <= 100; tokens += 25 {
-		fmt.Fprintf(&svg, `<line x1="%d" y1="%.0f" x2="%.0f" y2="%.0f" stroke="#e1e4e8"/>`, left, y(tokens), x(float64(seconds)), y(tokens))
+		fmt.Fprintf(&svg, `<line x1="%d" y1="%.0f" x2="%.0f" y2="%.0f" stroke="#e1e4e8"/>`, left, y(tokens),
+			x(float64(seconds)), y(tokens))
 		fmt.Fprintf(&svg, `<text x="%d" y="%.0f" text-anchor="end">%.0f</text>`+"\n", left-6, y(tokens)+4, tokens)
 	}
 	for second := 0; second <= seconds; second += 20 {
-		fmt.Fprintf(&svg, `<text x="%.0f" y="%d" text-anchor="middle">%d s</text>`+"\n", x(float64(second)), height-bottom+18, second)
+		fmt.Fprintf(&svg, `<text x="%.0f" y="%d" text-anchor="middle">%d s</text>`+"\n", x(float64(second)),
+			height-bottom+18, second)
 	}
 	for i, d := range drawnTenants {
 		fmt.Fprintf(&svg, `<polyline fill="none" stroke="%s" stroke-width="1.8" points="`, d.color)
 		for second := d.from; second < min(d.end, seconds); second++ {
 			fmt.Fprintf(&svg, "%.1f,%.1f ", x(float64(second)+0.5), y(got[i][second]))
 		}
-		fmt.Fprintf(&svg, `"/><text x="%.0f" y="%d" fill="%s">%s</text>`+"\n", x(float64(seconds))+10, top+20+18*i, d.color, d.label)
+		fmt.Fprintf(&svg, `"/><text x="%.0f" y="%d" fill="%s">%s</text>`+"\n", x(float64(seconds))+10, top+20+18*i, d.color,
+			d.label)
 	}
 	svg.WriteString("</svg>\n")
 	return svg.Bytes()

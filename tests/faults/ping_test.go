@@ -107,10 +107,11 @@ func unusable(t *testing.T) map[string]struct {
 			_ = rdb.Close()
 			return rdb
 		}, "the client is closed"},
-		"a server that never answers": {server(redis.Options{Addr: address, Dialer: func(context.Context, string, string) (net.Conn, error) {
-			here, _ := net.Pipe()
-			return here, nil
-		}}), "late"},
+		"a server that never answers": {server(redis.Options{Addr: address,
+			Dialer: func(context.Context, string, string) (net.Conn, error) {
+				here, _ := net.Pipe()
+				return here, nil
+			}}), "late"},
 		"an address with a password": {server(redis.Options{Addr: address, Dialer: dial("redis://:secret@localhost:6379")}),
 			"address localhost:6379: too many colons"},
 		"a host with a password": {server(redis.Options{Addr: address, Dialer: unknownHost("secret@no such")}),

@@ -180,7 +180,8 @@ func TestFailoverClientsDecide(t *testing.T) {
 	sentinel, _ := testkit.StartRedisProcess(t, config, "--sentinel")
 	options := &redis.FailoverOptions{MasterName: "main", SentinelAddrs: []string{sentinel}}
 	want := 6
-	for _, rdb := range []redis.UniversalClient{redis.NewFailoverClient(options), redis.NewFailoverClusterClient(options)} {
+	for _, rdb := range []redis.UniversalClient{redis.NewFailoverClient(options),
+		redis.NewFailoverClusterClient(options)} {
 		defer rdb.Close()
 		limiter := testkit.NewLimiter(t, rdb)
 		for range 3 {

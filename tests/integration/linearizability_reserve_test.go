@@ -98,7 +98,8 @@ func ride(t *testing.T, rdb redis.UniversalClient, limits map[string][]ginlimit.
 	var all sync.WaitGroup
 	limiters := make([]*testkit.Limiter, 3)
 	for i := range limiters {
-		limiters[i] = testkit.NewLimiter(t, another(t, rdb), ginlimit.WithLease(waveLife), testkit.RemembersDenials(), timeout)
+		limiters[i] = testkit.NewLimiter(t, another(t, rdb), ginlimit.WithLease(waveLife), testkit.RemembersDenials(),
+			timeout)
 		require.True(t, testkit.BecomesTrue(t.Context().Done(), inRedis(limiters[i])))
 	}
 	start, end := time.Now(), make(chan struct{})

@@ -25,7 +25,8 @@ import (
 // first of the two refuses.
 var (
 	oneLimit  = []ginlimit.Limit{ginlimit.PerSecond(250).WithBurst(50)}
-	twoLimits = []ginlimit.Limit{{Rate: 2400, Period: 2 * time.Minute, Burst: 100}, ginlimit.PerHour(72_000).WithBurst(1000)}
+	twoLimits = []ginlimit.Limit{{Rate: 2400, Period: 2 * time.Minute, Burst: 100},
+		ginlimit.PerHour(72_000).WithBurst(1000)}
 )
 
 // tokenWeight is how long a token takes to flow back into the buckets of two limits.

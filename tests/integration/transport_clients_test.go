@@ -133,7 +133,8 @@ func TestGeneratedSDK(t *testing.T) {
 		}))
 	sdk := openai.NewClient(option.WithBaseURL(server.URL), option.WithAPIKey(secret), option.WithMaxRetries(1),
 		option.WithHTTPClient(&http.Client{Transport: calls}))
-	ask := openai.ChatCompletionNewParams{Model: "m", Messages: []openai.ChatCompletionMessageParamUnion{openai.UserMessage("hi")}}
+	ask := openai.ChatCompletionNewParams{Model: "m",
+		Messages: []openai.ChatCompletionMessageParamUnion{openai.UserMessage("hi")}}
 	require.Equal(t, "hello", testkit.Must(sdk.Chat.Completions.New(t.Context(), ask)).Choices[0].Message.Content)
 	require.EqualValues(t, 2, requests.Load(), "the SDK's own retry")
 	before := left()
@@ -231,7 +232,8 @@ func TestTransportsOfProcesses(t *testing.T) {
 		kill()
 	}
 	used := float64(p.allowed.Load()-from) / (transportRate * time.Since(began).Seconds())
-	say(t, "%d calls, %.3f of the limit, at most %d at once, %d denied", p.allowed.Load(), used, p.most.Load(), p.denied.Load())
+	say(t, "%d calls, %.3f of the limit, at most %d at once, %d denied", p.allowed.Load(), used, p.most.Load(),
+		p.denied.Load())
 	require.Zero(t, p.denied.Load())
 	assert.GreaterOrEqual(t, used, 0.97)
 	assert.LessOrEqual(t, p.most.Load(), int64(transportSlots))

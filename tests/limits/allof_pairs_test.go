@@ -172,7 +172,8 @@ func TestADryRunHasItsTime(t *testing.T) {
 			time.Sleep(60 * time.Millisecond)
 			return []ginlimit.Limit{ginlimit.PerHour(9)}, nil
 		})
-		p := beside(t, testkit.Backend{Limiter: l}, l.Must("all", testkit.All(), slow), ginlimit.PerHour(1), ginlimit.WithDryRun())
+		p := beside(t, testkit.Backend{Limiter: l}, l.Must("all", testkit.All(), slow), ginlimit.PerHour(1),
+			ginlimit.WithDryRun())
 		p.wants(t, "alice", 200, 200)
 		require.Empty(t, p.errs)
 		require.Equal(t, "p", p.found.Name)

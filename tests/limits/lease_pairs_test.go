@@ -79,7 +79,8 @@ func TestAClientThatWaitsIsAdmitted(t *testing.T) {
 		"has no leases":   {[]ginlimit.Limit{ginlimit.PerSecond(5)}, 200 * time.Millisecond},
 		"has none at all": {[]ginlimit.Limit{ginlimit.PerSecond(5)}, 0},
 	} {
-		for trusts, opts := range map[string][]ginlimit.LimiterOption{"trusted": {testkit.RemembersDenials()}, "learning": nil} {
+		for trusts, opts := range map[string][]ginlimit.LimiterOption{"trusted": {testkit.RemembersDenials()},
+			"learning": nil} {
 			testkit.RunOnLeaseBench(t, name+", "+trusts, func(t *testing.T, b *testkit.LeaseBench) {
 				l := testkit.NewLimiter(t, b.Client(t), append(opts, ginlimit.WithLease(row.lease))...)
 				p := testkit.NewPolicy(t, l, "api", ginlimit.WithLimits(row.limits...))

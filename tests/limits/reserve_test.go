@@ -46,7 +46,8 @@ func TestSettle(t *testing.T) {
 				debt := min(row.actual, 40) - 20
 				if debt > 0 && e.Algorithm == ginlimit.TokenBucket { // it is paid back before there is a token again
 					got := testkit.Must(e.Limiter.Allow(t.Context(), "k", limit))
-					require.InDelta(t, (time.Duration(debt+1) * 24 * time.Hour / 20).Seconds(), got.RetryAfter.Seconds(), 1+e.Ahead().Seconds())
+					require.InDelta(t, (time.Duration(debt+1) * 24 * time.Hour / 20).Seconds(), got.RetryAfter.Seconds(),
+						1+e.Ahead().Seconds())
 				}
 				for _, again := range []int{0, 1, 20, math.MaxInt} {
 					require.NoError(t, r.Settle(t.Context(), again), "more than once is once")

@@ -36,7 +36,8 @@ func (l *loses) hook() testkit.Hook {
 	return func(cmds []redis.Cmder, send func() error) error {
 		text, lost := l.text.Load(), false
 		for _, cmd := range cmds {
-			lost = lost || text != nil && strings.HasPrefix(cmd.Name(), "eval") && strings.Contains(fmt.Sprint(cmd.Args()...), *text)
+			lost = lost || text != nil && strings.HasPrefix(cmd.Name(), "eval") &&
+				strings.Contains(fmt.Sprint(cmd.Args()...), *text)
 		}
 		if !lost {
 			return send()
@@ -54,8 +55,8 @@ func (l *loses) hook() testkit.Hook {
 	}
 }
 
-// TestLostRepliesLoseNothingTwice: several servers answer, but for one. What was charged there may stay; what the others
-// took for a request that failed or is denied is given back, once.
+// TestLostRepliesLoseNothingTwice: several servers answer, but for one. What was charged there may stay; what the
+// others took for a request that failed or is denied is given back, once.
 func TestLostRepliesLoseNothingTwice(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(testkit.Steps(40)) {
@@ -70,14 +71,16 @@ func TestLostRepliesLoseNothingTwice(t *testing.T) {
 			for i := range 3 {
 				opts := []ginlimit.PolicyOption{ginlimit.Limit{Rate: 1, Period: year, Burst: 60}}
 				if r.IntN(2) == 0 {
-					opts = []ginlimit.PolicyOption{ginlimit.Per(60, year).WithAlgorithm([]ginlimit.Algorithm{ginlimit.FixedWindow, ginlimit.SlidingWindow}[r.IntN(2)])}
+					algorithm := []ginlimit.Algorithm{ginlimit.FixedWindow, ginlimit.SlidingWindow}[r.IntN(2)]
+					opts = []ginlimit.PolicyOption{ginlimit.Per(60, year).WithAlgorithm(algorithm)}
 				}
 				if r.IntN(3) == 0 {
 					opts = append(opts, ginlimit.InFlight(1))
 				}
 				opts = append(opts, ginlimit.WithFailureMode(modes[r.IntN(3)]))
 				name := fmt.Sprint("p", i)
-				policies, reads = append(policies, testkit.NewPolicy(t, l, name, opts...)), append(reads, testkit.NewPolicy(t, looks, name, opts...))
+				policies, reads = append(policies, testkit.NewPolicy(t, l, name, opts...)),
+					append(reads, testkit.NewPolicy(t, looks, name, opts...))
 			}
 			left := func() (all []int) {
 				for _, p := range reads {

@@ -30,7 +30,8 @@ func TestNobodyFindsAChargeThatDoesNotStay(t *testing.T) {
 			for range 4 {
 				all.Go(func() {
 					for !done.Load() {
-						assert.False(t, testkit.Must(ginlimit.ReserveAll(t.Context(), charge(a, "k", 2), charge(b, "k", 1))).Result().Allowed)
+						assert.False(t, testkit.Must(ginlimit.ReserveAll(t.Context(), charge(a, "k", 2),
+							charge(b, "k", 1))).Result().Allowed)
 					}
 				})
 			}
@@ -184,7 +185,8 @@ func TestAClientThatIsKnownToBeDeniedCostsNoRoundTrip(t *testing.T) {
 	}
 }
 
-// TestDryRunsTakeNoTimeOfTheirOwn, nor do policies whose keys may be on several servers: all take as long as the slowest.
+// TestDryRunsTakeNoTimeOfTheirOwn, nor do policies whose keys may be on several servers: all take as long as the
+// slowest.
 func TestDryRunsTakeNoTimeOfTheirOwn(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {

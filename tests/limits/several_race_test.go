@@ -15,13 +15,14 @@ import (
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
-// TestManyDecisionsOnSeveralPoliciesAtOnce, in any order of the policies: what is charged in the end is what was granted,
-// and nothing of what was denied.
+// TestManyDecisionsOnSeveralPoliciesAtOnce, in any order of the policies: what is charged in the end is what was
+// granted, and nothing of what was denied.
 func TestManyDecisionsOnSeveralPoliciesAtOnce(t *testing.T) {
 	t.Parallel()
 	const callers = 16
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
-		fixed, sliding := ginlimit.PerDay(150).WithAlgorithm(ginlimit.FixedWindow), ginlimit.PerDay(150).WithAlgorithm(ginlimit.SlidingWindow)
+		fixed, sliding := ginlimit.PerDay(150).WithAlgorithm(ginlimit.FixedWindow),
+			ginlimit.PerDay(150).WithAlgorithm(ginlimit.SlidingWindow)
 		year := 365 * 24 * time.Hour
 		slow := ginlimit.Limit{Rate: 1, Period: year, Burst: 100}
 		var policies []*ginlimit.Policy

@@ -49,11 +49,12 @@ func TestSeveralPoliciesOnServersEqualTheModel(t *testing.T) {
 	}
 }
 
-// TestAPolicyWhoseServerIsGoneGoesByItsFailureMode, and the others by their servers: one of three nodes of a cluster was
-// killed.
+// TestAPolicyWhoseServerIsGoneGoesByItsFailureMode, and the others by their servers: one of three nodes of a cluster
+// was killed.
 func TestAPolicyWhoseServerIsGoneGoesByItsFailureMode(t *testing.T) {
 	t.Parallel()
-	addrs, processes := testkit.StartClusterProcesses(t, 3, "--cluster-require-full-coverage", "no", "--cluster-node-timeout", "60000")
+	addrs, processes := testkit.StartClusterProcesses(t, 3, "--cluster-require-full-coverage", "no",
+		"--cluster-node-timeout", "60000")
 	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs})
 	t.Cleanup(func() { _ = rdb.Close() })
 	l, slots := testkit.NewLimiter(t, rdb), testkit.Connect(t, addrs[1])
@@ -67,6 +68,33 @@ func TestAPolicyWhoseServerIsGoneGoesByItsFailureMode(t *testing.T) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			l := testkit.NewLimiter(t, rdb, ginlimit.WithPrefix(fmt.Sprint("gone", seed)))
 			follow(t, place{source: ginlimit.FromRedis, real: true, lost: gone}, seed, severalSteps, l)
+		})
+	}
+}
+
+// TestSeveralPoliciesOnAFullRedisEqualTheModel: it is full for some of the steps.
+func TestSeveralPoliciesOnAFullRedisEqualTheModel(t *testing.T) {
+	t.Parallel()
+	for name, joint := range map[string]bool{"one script": true, "several scripts": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := testkit.Connect(t, testkit.StartRedis(t, "--maxmemory-policy", "noeviction"))
+			rdb := redis.UniversalClient(server)
+			if !joint {
+				rdb = wrap(rdb)
+			}
+			fill := func(full bool) {
+				bytes := map[bool]string{true: "1", false: "0"}[full]
+				require.NoError(t, server.ConfigSet(t.Context(), "maxmemory", bytes).Err())
+			}
+			for seed := range uint64(testkit.Steps(severalSeeds)) {
+				t.Run(fmt.Sprint(seed), func(t *testing.T) {
+					defer fill(false)
+					l := testkit.NewLimiter(t, rdb, ginlimit.WithPrefix(fmt.Sprint("full", seed)))
+					at := place{source: ginlimit.FromRedis, real: true, fill: fill, joint: joint}
+					follow(t, at, seed, severalSteps, l)
+				})
+			}
 		})
 	}
 }

@@ -45,7 +45,8 @@ func TestARememberedDenialHidesNoLongerOne(t *testing.T) {
 						rdb = wrap(rdb)
 					}
 					l := testkit.NewLimiter(t, rdb, testkit.RemembersDenials())
-					fast, slow := testkit.NewPolicy(t, l, "fast", ginlimit.PerSecond(1)), testkit.NewPolicy(t, l, "slow", ginlimit.PerHour(3))
+					fast, slow := testkit.NewPolicy(t, l, "fast", ginlimit.PerSecond(1)),
+						testkit.NewPolicy(t, l, "slow", ginlimit.PerHour(3))
 					all := []ginlimit.Charge{charge(fast, "k", 1), charge(slow, "k", 3)}
 					reserve := func() ginlimit.Result { return reserveAll(t, all...).Result() }
 					require.True(t, reserve().Allowed)
@@ -62,8 +63,8 @@ func TestARememberedDenialHidesNoLongerOne(t *testing.T) {
 	}
 }
 
-// TestWhatALookFindsIsToldEachTime: a policy that denies for longer answers though the faster one's denial is remembered
-// and its own cannot be.
+// TestWhatALookFindsIsToldEachTime: a policy that denies for longer answers though the faster one's denial is
+// remembered and its own cannot be.
 func TestWhatALookFindsIsToldEachTime(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
@@ -74,7 +75,8 @@ func TestWhatALookFindsIsToldEachTime(t *testing.T) {
 		"a cost above the burst": {4, nil, 0},
 		"beside slots":           {3, []ginlimit.PolicyOption{ginlimit.InFlight(5)}, time.Minute},
 		"with a ban":             {3, []ginlimit.PolicyOption{ginlimit.WithBan(2*time.Hour, 2*time.Hour)}, time.Minute},
-		"with both":              {3, []ginlimit.PolicyOption{ginlimit.InFlight(5), ginlimit.WithBan(2*time.Hour, 2*time.Hour)}, time.Minute},
+		"with both": {3, []ginlimit.PolicyOption{ginlimit.InFlight(5),
+			ginlimit.WithBan(2*time.Hour, 2*time.Hour)}, time.Minute},
 	} {
 		for place, wrapped := range map[string]bool{"server": false, "wrapped": true} {
 			testkit.RunInBubble(t, name+", "+place, func(t *testing.T, b *testkit.Bubble) {

@@ -94,7 +94,8 @@ func TestEachProcessPassesNoSlotsWhileRedisIsLate(t *testing.T) {
 	addr := testkit.StartRedis(t)
 	var policies []*ginlimit.Policy
 	for range 2 {
-		limiter := testkit.NewLimiter(t, testkit.Connect(t, lateRedis(t, addr)), append(impatient[:2:2], ginlimit.WithReplicas(2))...)
+		limiter := testkit.NewLimiter(t, testkit.Connect(t, lateRedis(t, addr)),
+			append(impatient[:2:2], ginlimit.WithReplicas(2))...)
 		policies = append(policies, testkit.Must(limiter.Policy("api", ginlimit.InFlight(n))))
 	}
 	most := crowd(t, 5*time.Second, 100, policies...)

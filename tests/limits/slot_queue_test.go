@@ -221,7 +221,8 @@ func TestADryRunBansForNoSlot(t *testing.T) {
 		opts []ginlimit.PolicyOption
 		want [2]ginlimit.Cause // while there is no slot, and then
 	}{
-		"with a queue":    {[]ginlimit.PolicyOption{ginlimit.WithQueue(1, time.Second)}, [...]ginlimit.Cause{ginlimit.CauseInFlight, 0}},
+		"with a queue": {[]ginlimit.PolicyOption{ginlimit.WithQueue(1, time.Second)},
+			[...]ginlimit.Cause{ginlimit.CauseInFlight, 0}},
 		"without a queue": {nil, [...]ginlimit.Cause{ginlimit.CauseBan, ginlimit.CauseBan}},
 	} {
 		t.Run(name, func(t *testing.T) {

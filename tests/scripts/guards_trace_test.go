@@ -224,7 +224,8 @@ func (g *guardTrace) foreign(t *testing.T) {
 		require.NoError(t, g.rdb.RPush(ctx, key, "x").Err())
 		require.NoError(t, g.rdb.PExpire(ctx, key, left).Err())
 	case x == 1 && key == slotKey:
-		fields := [][]any{{"all", "10 10 1"}, {"all", "x 10 1 1"}, {"all", ""}, {"a", "10 10 1 1"}, {"P1", "1 1 1 10 "}}[g.r.IntN(5)]
+		fields := [][]any{{"all", "10 10 1"}, {"all", "x 10 1 1"}, {"all", ""}, {"a", "10 10 1 1"},
+			{"P1", "1 1 1 10 "}}[g.r.IntN(5)]
 		require.NoError(t, g.rdb.HSet(ctx, key, fields...).Err())
 		require.NoError(t, g.rdb.PExpire(ctx, key, left).Err())
 	case x == 1:

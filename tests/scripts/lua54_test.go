@@ -56,7 +56,8 @@ var startLua54 = sync.OnceValue(func() *interpreter {
 })
 
 // eval runs a script, whose commands a Redis gets. That a command or the reply has a float is an error.
-func (l *interpreter) eval(ctx context.Context, rdb *redis.Client, source string, keys []string, args []any) *redis.Cmd {
+func (l *interpreter) eval(ctx context.Context, rdb *redis.Client, source string, keys []string,
+	args []any) *redis.Cmd {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if os.Getenv(ranOnLua54) != "" && !l.ran[source] {

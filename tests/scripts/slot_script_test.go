@@ -165,7 +165,8 @@ func TestSlotsOfAReportThatSaysNothingNew(t *testing.T) {
 		{0, time.Second, 0, `"" -2ns`},
 		{2, 0, 0, "map[P1:7 2 2 1000  all:1000 1000 2 1] -1ns"},
 	} {
-		setSlots(t, s.rdb, slotKey, c.ttl, "all", fmt.Sprintf("1000 1000 %d 1", c.held), "P1", fmt.Sprintf("7 %d %[1]d 1000 ", c.held))
+		setSlots(t, s.rdb, slotKey, c.ttl, "all", fmt.Sprintf("1000 1000 %d 1", c.held), "P1",
+			fmt.Sprintf("7 %d %[1]d 1000 ", c.held))
 		require.Empty(t, testkit.Must(g.eval(t, wire.Report, []string{slotKey}, "P1", 7, c.held, c.doubt)))
 		require.Equal(t, c.want, s.state(t, slotKey), "%+v", c)
 	}

@@ -289,7 +289,8 @@ func TestACallRemovesFewTenants(t *testing.T) {
 		left = known()
 	}
 	holds := s.holds(t, heavy)
-	require.InDelta(t, holds[1], holds[0]*float64(limit.Cost), float64(limit.Cost), "all that is taken is of the heavy one")
+	require.InDelta(t, holds[1], holds[0]*float64(limit.Cost), float64(limit.Cost),
+		"all that is taken is of the heavy one")
 }
 
 // TestRunsOfManyTenants with all weights, and as many charges as a call can have.
@@ -325,8 +326,8 @@ func TestRunsOfManyTenants(t *testing.T) {
 	}
 }
 
-// TestForgottenTenantsAreBegunAnew: after a charge that is too large to say who holds what, a tenant that held something
-// before has a bound again, in the same call.
+// TestForgottenTenantsAreBegunAnew: after a charge that is too large to say who holds what, a tenant that held
+// something before has a bound again, in the same call.
 func TestForgottenTenantsAreBegunAnew(t *testing.T) {
 	t.Parallel()
 	const n, many = 1 << 13, 1 << 15
@@ -340,8 +341,8 @@ func TestForgottenTenantsAreBegunAnew(t *testing.T) {
 	require.ElementsMatch(t, []string{":", ":small"}, bounds, "the huge one is forgotten")
 }
 
-// TestWhatTenantsHeldExpires: nothing is left of it when nobody charges the bucket for them any more, also if others keep
-// the bucket busy, and whenever one of them comes back.
+// TestWhatTenantsHeldExpires: nothing is left of it when nobody charges the bucket for them any more, also if others
+// keep the bucket busy, and whenever one of them comes back.
 func TestWhatTenantsHeldExpires(t *testing.T) {
 	t.Parallel()
 	source, ctx := testkit.ScriptSource(t, wire.Tenants), context.Background()
@@ -377,7 +378,8 @@ func TestBoundsThatWereEvicted(t *testing.T) {
 	limit, ok := bucket.New(bucket.Token, "b", 1000, 1000, 60_000)
 	require.True(t, ok)
 	tenants := []bucket.Tenant{{Name: ":a", Weight: 1}, {Name: ":b", Weight: 1}, {Name: ":c", Weight: 1}}
-	for _, totals := range []string{"", fmt.Sprint(4*bucket.MaxFinish, " 2 65536 60000"), "9007199254740990 1000 1 60000"} {
+	for _, totals := range []string{"", fmt.Sprint(4*bucket.MaxFinish, " 2 65536 60000"),
+		"9007199254740990 1000 1 60000"} {
 		s := newSharedScript(t, source, limit)
 		require.Equal(t, []int64{5, 5}, s.take(t, 1, tenants[:2], []run{{0, 5}, {1, 5}}))
 		require.NoError(t, s.rdb.Del(ctx, "{k}:b:tenants").Err())

@@ -40,8 +40,8 @@ func (s *slotSimulation) checkInFlightLocked(c *slotCall, level int) {
 	}
 }
 
-// countsFor reports whether a call counts another one, as all do that Redis admits. A process that decides itself counts
-// its own.
+// countsFor reports whether a call counts another one, as all do that Redis admits. A process that decides itself
+// counts its own.
 func (s *slotSimulation) countsFor(c, other *slotCall) bool {
 	return !s.plan.local || c.process == other.process
 }

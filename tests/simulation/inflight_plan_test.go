@@ -22,6 +22,7 @@ type slotPlan struct {
 	wait     time.Duration // how long they wait
 	requests []slotRequest
 	local    bool // processes decide themselves while Redis does not
+	late     bool // answers of Redis are often late
 }
 
 // slotLevel is a policy of AllOf, under whose keys requests are in flight.
@@ -86,7 +87,10 @@ func drawSlots(seed uint64) *slotPlan {
 	for range requests {
 		p.drawRequests(r, length, longest)
 	}
-	p.local = r.IntN(3) == 0
+	if p.late = r.IntN(3) == 0; p.late {
+		p.jitter = upTo(r, p.timeout)
+	}
+	p.local = p.late || r.IntN(3) == 0
 	return p
 }
 
@@ -182,6 +186,7 @@ func (p *slotPlan) describe() string {
 	for _, l := range p.levels {
 		fmt.Fprintf(&text, "%s: %d keys, in flight in each process %d, %d/s\n", l.name, l.keys, l.n, l.rate)
 	}
-	fmt.Fprintf(&text, "plans %t, a queue of %d for %s, local %t\n", p.plans, p.queue, p.wait, p.local)
+	fmt.Fprintf(&text, "plans %t, a queue of %d for %s, local %t, late %t\n",
+		p.plans, p.queue, p.wait, p.local, p.late)
 	return text.String()
 }

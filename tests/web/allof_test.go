@@ -236,7 +236,9 @@ func TestAFaultOfOnePolicyChargesNone(t *testing.T) {
 	testkit.OnEveryEngine(t, func(t *testing.T, e testkit.Engine) {
 		l := e.Limiter
 		answers := func(status int) ginlimit.Option {
-			return ginlimit.WithErrorHandler(func(c *gin.Context, err error) { c.String(status, "%d", ginlimit.ErrorStatus(err)) })
+			return ginlimit.WithErrorHandler(func(c *gin.Context, err error) {
+				c.String(status, "%d", ginlimit.ErrorStatus(err))
+			})
 		}
 		broken := errors.New("broken")
 		first := l.Must("first", ginlimit.PerHour(5), testkit.ByUser(), answers(501))
@@ -306,7 +308,8 @@ func TestTheLongestWaitAnswers(t *testing.T) {
 					}
 					return l.Must(name, opts...)
 				}
-				r := testkit.Serve(ginlimit.AllOf(policy("short", ginlimit.Per(1, 10*time.Second)), policy("long", ginlimit.PerHour(1))))
+				r := testkit.Serve(ginlimit.AllOf(policy("short", ginlimit.Per(1, 10*time.Second)),
+					policy("long", ginlimit.PerHour(1))))
 				require.Equal(t, 200, testkit.Get(r, "/", testkit.User("a")).Code)
 				for range 3 { // from Redis, then remembered
 					rec := testkit.Get(r, "/", testkit.User("a"))
@@ -334,7 +337,8 @@ func TestAllOfPanics(t *testing.T) {
 		"nil, and a zero": {[]*ginlimit.Policy{nil, a, {}}, []string{"policy 1 is nil", "policy 3 is nil"}},
 		"one twice":       {[]*ginlimit.Policy{a, a}, []string{"policy 2 is given twice"}},
 		"two limiters":    {[]*ginlimit.Policy{a, b}, []string{"policy 2 is of another limiter than policy 1"}},
-		"a lease":         {[]*ginlimit.Policy{leased, remote.Must("c", ginlimit.PerHour(1))}, []string{"policy 1: WithLease does not go together"}},
+		"a lease": {[]*ginlimit.Policy{leased, remote.Must("c", ginlimit.PerHour(1))},
+			[]string{"policy 1: WithLease does not go together"}},
 	} {
 		err := testkit.PanicError(func() { ginlimit.AllOf(row.policies...) })
 		require.ErrorIs(t, err, ginlimit.ErrInvalidArgument, name)

@@ -194,7 +194,8 @@ func traceAllOf(t *testing.T, l *testkit.Limiter, r *rand.Rand, store string) {
 		if r.IntN(3) == 0 {
 			p.limits = append(p.limits, ginlimit.Per(most+r.IntN(9), 48*time.Hour))
 		}
-		opts := []ginlimit.PolicyOption{ginlimit.WithLimits(p.limits...), testkit.Key("X-" + p.name), ginlimit.WithCost(number("X-Cost-" + p.name))}
+		opts := []ginlimit.PolicyOption{ginlimit.WithLimits(p.limits...), testkit.Key("X-" + p.name),
+			ginlimit.WithCost(number("X-Cost-" + p.name))}
 		if p.back {
 			opts = append(opts, ginlimit.WithRefund(func(c *gin.Context) bool { return c.GetHeader("X-Back") != "" }))
 		}

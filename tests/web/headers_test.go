@@ -58,7 +58,8 @@ func TestDegradedHeaderUnlessNoHeaders(t *testing.T) {
 			assert.Equal(t, []item{{"x", 4, 60, -1, -1}}, policiesOf(t, rec), "of the whole limit")
 			assert.Equal(t, []item{{"x", -1, -1, 1, 30}}, limitsOf(t, rec), "of this process' share")
 		}
-		open := limiter.Handler("open", ginlimit.PerHour(1), ginlimit.InFlight(1), ginlimit.WithFailureMode(ginlimit.FailOpen))
+		open := limiter.Handler("open", ginlimit.PerHour(1), ginlimit.InFlight(1),
+			ginlimit.WithFailureMode(ginlimit.FailOpen))
 		for range 3 { // nobody counts
 			rec = testkit.Get(testkit.Serve(open), "/")
 			assert.Equal(t, []any{http.StatusOK, want}, []any{rec.Code, rec.Header().Get("X-RateLimit-Status")})

@@ -155,7 +155,8 @@ func TestFieldsListEachLevel(t *testing.T) {
 	t.Parallel()
 	f := newInFlight(levelsHandler(testkit.NewLocal(t), ginlimit.WithHeaders(ginlimit.RateLimitDraft)))
 	as := func(key, user, account string) []func(*http.Request) {
-		return []func(*http.Request){testkit.With("X-Key", key), testkit.With("X-User", user), testkit.With("X-Account", account)}
+		return []func(*http.Request){testkit.With("X-Key", key), testkit.With("X-User", user),
+			testkit.With("X-Account", account)}
 	}
 	_, one := f.begin(t, as("a", "u", "x")...)
 	_, two := f.begin(t, as("b", "u", "x")...)
@@ -184,7 +185,8 @@ func TestPlansHaveSlots(t *testing.T) {
 		source.Set("free", ginlimit.InFlight(1), nil)
 		source.Set("paid", ginlimit.InFlight(3), nil)
 		source.Set("other", ginlimit.PerHour(100), nil)
-		p := testkit.NewPolicy(t, e.Limiter, "api", ginlimit.InFlight(2), ginlimit.WithLimitFunc(testkit.SingleLimit(source.Ask)))
+		p := testkit.NewPolicy(t, e.Limiter, "api", ginlimit.InFlight(2),
+			ginlimit.WithLimitFunc(testkit.SingleLimit(source.Ask)))
 		acquire := func(client string) *ginlimit.Reservation {
 			slot := testkit.Must(p.Reserve(t.Context(), client, 1))
 			return slot
@@ -197,7 +199,8 @@ func TestPlansHaveSlots(t *testing.T) {
 				slots = append(slots, slot)
 			}
 			r := acquire(client).Result()
-			require.Equal(t, []any{false, "api-c", ginlimit.InFlight(n), ginlimit.CauseInFlight}, []any{r.Allowed, r.Name, r.Limit, r.Cause})
+			require.Equal(t, []any{false, "api-c", ginlimit.InFlight(n), ginlimit.CauseInFlight},
+				[]any{r.Allowed, r.Name, r.Limit, r.Cause})
 		}
 		source.Set("paid", ginlimit.InFlight(1), nil) // three hold a slot, and go on
 		require.False(t, acquire("paid").Result().Allowed)

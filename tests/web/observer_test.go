@@ -249,8 +249,9 @@ func TestFaultsOfTheApplicationAreLogged(t *testing.T) {
 		"a malformed key":            {options{hour, key("", ginlimit.ErrBadRequest)}, "", ""},
 		"a negative cost": {options{hour, key(client, nil),
 			ginlimit.WithCost(func(*gin.Context) int { return -1 })}, "invalid_argument", ""},
-		"plans are unavailable, answered 500": {options{key(client, nil), limits(ginlimit.ErrUnavailable), answers(500)}, "", ""},
-		"an unknown client":                   {options{key(client, nil), limits(ginlimit.ErrUnknownClient)}, "", ""},
+		"plans are unavailable, answered 500": {options{key(client, nil), limits(ginlimit.ErrUnavailable), answers(500)},
+			"", ""},
+		"an unknown client": {options{key(client, nil), limits(ginlimit.ErrUnknownClient)}, "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

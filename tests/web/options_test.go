@@ -54,7 +54,8 @@ func TestBadConfigurationNamesEveryFault(t *testing.T) {
 		ginlimit.WithClientObserver(nil), ginlimit.WithFloor(-1), ginlimit.WithHeaders(4 | ginlimit.XRateLimit)}
 	faults := []string{"option 1 is nil", "WithKey", "WithDeniedHandler", "WithErrorHandler",
 		"WithLogger", "WithPrefix", "WithKeySecret: 5 bytes", "WithReplicas(0)", "WithTimeout(0s)", "WithDenyCache(-1)",
-		"WithObserver: the function is nil", "WithClientObserver: the function is nil", "WithFloor(-1): want at least 0", "WithHeaders(5)"}
+		"WithObserver: the function is nil", "WithClientObserver: the function is nil", "WithFloor(-1): want at least 0",
+		"WithHeaders(5)"}
 
 	l, err := ginlimit.NewLimiter(nilClient, bad...)
 	require.Nil(t, l)

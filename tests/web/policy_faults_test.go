@@ -161,7 +161,8 @@ func TestWithReplacesOptions(t *testing.T) {
 			return header
 		}
 		require.Empty(t, wants(p, "/", 200, 98).Get("X-RateLimit-Limit"))
-		require.Equal(t, "100", wants(testkit.Derive(t, p, plain(ginlimit.XRateLimit)), "/", 200, 96).Get("X-RateLimit-Limit"))
+		fields := wants(testkit.Derive(t, p, plain(ginlimit.XRateLimit)), "/", 200, 96)
+		require.Equal(t, "100", fields.Get("X-RateLimit-Limit"))
 		wants(testkit.Derive(t, p, ginlimit.WithCost(func(*gin.Context) int { return 7 })), "/", 200, 89)
 		wants(testkit.Derive(t, p), "/?skip=1", 200, 89)
 		wants(testkit.Derive(t, p, ginlimit.WithSkip(func(*gin.Context) bool { return false })), "/?skip=1", 200, 87)
@@ -171,9 +172,10 @@ func TestWithReplacesOptions(t *testing.T) {
 		wants(testkit.Derive(t, settled, ginlimit.WithRefund(func(*gin.Context) bool { return true })), "/", 200, 82)
 		wants(testkit.Derive(t, p, ginlimit.WithDenyList(netip.MustParsePrefix("0.0.0.0/0"))), "/", 403, 82)
 		wants(testkit.Derive(t, p, ginlimit.WithFloor(81)), "/", 429, 1)
-		floor := testkit.Derive(t, p, ginlimit.WithFloor(82), ginlimit.WithDeniedHandler(func(c *gin.Context, _ ginlimit.Result) {
-			c.Status(http.StatusTeapot)
-		}))
+		floor := testkit.Derive(t, p, ginlimit.WithFloor(82),
+			ginlimit.WithDeniedHandler(func(c *gin.Context, _ ginlimit.Result) {
+				c.Status(http.StatusTeapot)
+			}))
 		wants(floor, "/", http.StatusTeapot, 0)
 		wants(testkit.Derive(t, floor, ginlimit.WithFloor(0)), "/", 200, 80)
 		dry := testkit.Derive(t, floor, ginlimit.WithDryRun())
@@ -204,8 +206,8 @@ func TestWithKeepsSlotsAndBans(t *testing.T) {
 	})
 }
 
-// TestWithKeepsADefaultLease as the limiter's, and what it needs of a burst: a policy derived from one with it may be in
-// AllOf as that one may, and settles or refunds without a lease.
+// TestWithKeepsADefaultLease as the limiter's, and what it needs of a burst: a policy derived from one with it may be
+// in AllOf as that one may, and settles or refunds without a lease.
 func TestWithKeepsADefaultLease(t *testing.T) {
 	t.Parallel()
 	rdb, _ := testkit.NewMiniredis(t)
@@ -280,7 +282,8 @@ func TestWithRefusesWhatNeedsOtherBuckets(t *testing.T) {
 		require.ErrorContains(t, err, want)
 	}
 	_, err := p.With(ginlimit.PerDay(5), ginlimit.WithKey(ginlimit.ByRoute), ginlimit.WithFloor(-1),
-		ginlimit.WithSettle(func(*gin.Context) int { return 1 }), ginlimit.WithRefund(func(*gin.Context) bool { return true }))
+		ginlimit.WithSettle(func(*gin.Context) int { return 1 }),
+		ginlimit.WithRefund(func(*gin.Context) bool { return true }))
 	for _, want := range []string{"5/d", "WithKey", "WithFloor(-1)", "WithSettle"} {
 		require.ErrorContains(t, err, want)
 	}

@@ -279,7 +279,8 @@ func TestHeaderFunc(t *testing.T) {
 	rdb, _ := testkit.NewMiniredis(t)
 	set := func(h http.Header, limits []ginlimit.Result) { h.Set("X-Left", strconv.Itoa(limits[0].Remaining)) }
 	r := testkit.Serve(testkit.Middleware(rdb, ginlimit.PerMinute(2), ginlimit.WithHeaderFunc(set)),
-		testkit.Middleware(rdb, ginlimit.PerMinute(9), ginlimit.WithHeaderFunc(set)), // further from exhaustion: not told in a field of that name
+		testkit.Middleware(rdb, ginlimit.PerMinute(9), ginlimit.WithHeaderFunc(set)),
+		// further from exhaustion: not told in a field of that name
 		testkit.Middleware(rdb, ginlimit.PerHour(1), ginlimit.WithHeaderFunc(set), ginlimit.WithDryRun()))
 	for _, want := range []string{"1", "0", "0"} {
 		assert.Equal(t, want, testkit.Get(r, "/").Header().Get("X-Left"))
