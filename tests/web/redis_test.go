@@ -110,7 +110,7 @@ func TestEventsTellWhyRedisDidNotDecide(t *testing.T) {
 		"dry run": testkit.Serve(testkit.Derive(t, one, ginlimit.WithDryRun()).Handler()),
 		"closed":  testkit.Serve(testkit.Derive(t, one, ginlimit.WithFailureMode(ginlimit.FailClosed)).Handler()),
 	}
-	reasons := func(want string) {
+	reasons := func(want ginlimit.Reason) {
 		for name, h := range handlers {
 			require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
 				testkit.Get(h, "/")
@@ -136,7 +136,7 @@ func TestEventsTellWhyRedisDidNotDecide(t *testing.T) {
 	testkit.Must(testkit.Wrap(limiter, ginlimit.TokenBucket).Allow(t.Context(), "k", ginlimit.PerHour(5)))
 	late := seen.all[len(seen.all)-1]
 	require.GreaterOrEqual(t, late.Duration, ginlimit.DefaultTimeout)
-	late.Duration = 0
+	late.Duration, late.ResetAfter = 0, 0
 	require.Equal(t, ginlimit.Event{Name: "test", Outcome: ginlimit.OutcomeAllowed, Allowed: true,
 		Limit: ginlimit.PerHour(5), Remaining: 4, Source: ginlimit.FromLocal, Cost: 1,
 		Reason: "late"}, late)
