@@ -82,7 +82,7 @@ type Member struct {
 	Config
 	replica *replica
 	started atomic.Bool // to decide
-	ended   atomic.Bool // its client is closed
+	ended   atomic.Bool // its limiter has ended, or its client is closed
 	number  int64       // of its attempts to take the slot. The replica's mutex guards it and late
 	late    bool        // Redis has not answered the last attempt, and may still grant it
 }
@@ -197,6 +197,7 @@ func (m *Member) Leave() {
 	if m == nil {
 		return
 	}
+	m.ended.Store(true)
 	if number, late := m.leave(); number > 0 {
 		m.Free(number, late)
 	}

@@ -42,7 +42,7 @@ var (
 		[]string{"-test.run", "TestSlots|TestLateAttempt|Ban",
 			"-test.skip", ".*/local|.*/.*/local|Redis"}}
 	slots     = stage{"tests/simulation", []string{"-test.run", "^TestSlotSimulation$", "-seeds", "20"}}
-	overrides = stage{"tests/limits", []string{"-test.run", "Overrid|WhoWaits|PoliciesArePublished|Looks|Hangs|Operators"}}
+	overrides = stage{"tests/limits", []string{"-test.run", "Overrid|WhoWaits|PoliciesArePublished|Looks|Hangs|Operators|OfAClient|Idle|Late|EachLog|Dropped"}}
 
 	plans = stage{"tests/limits tests/faults",
 		[]string{"-test.run", "Plan|Invalidation", "-test.skip", "^Example"}}
@@ -75,7 +75,9 @@ var (
 	wireTests     = stage{"internal/wire", nil}
 	planTests     = stage{"internal/plancache", nil}
 
-	upkeepTests = stage{"internal/upkeep", nil}
+	upkeepTests  = stage{"internal/upkeep", nil}
+	publishTests = stage{"internal/published", nil}
+	replicaTests = stage{"internal/replicas", nil}
 )
 
 // testsOf are the tests of the Go files of each folder of internal/, whether they see a mutant of it in turn.
@@ -93,12 +95,12 @@ var testsOf = map[string][]stage{
 	"memory":     {memoryTests, scripts, sharesInProcess},
 	"overrides":  {upkeepTests, overrides},
 	"plancache":  {planTests, plans},
-	"published":  {upkeepTests, overrides},
+	"published":  {publishTests, upkeepTests, overrides},
 	"receipt":    {receiptTests, engineTests, settled, rules, guards, pairs},
 	"redisstore": {storeTests, planTests, plans},
-	"replicas":   {engineTests},
+	"replicas":   {replicaTests, engineTests},
 	"rules":      {ruleTests, engineTests, leases, settled, simulation, rules, guards, pairs},
-	"upkeep":     {upkeepTests},
+	"upkeep":     {upkeepTests, overrides},
 	"wire":       {wireTests, engineTests, shares},
 }
 
