@@ -161,7 +161,8 @@ func (s *slotSimulation) waitingBefore(c *slotCall, level int) (n int) {
 // alone, when it looked for the last time.
 func (s *slotSimulation) checkDenial(c *slotCall, level int, ofKey []*slotCall) {
 	from := c.start
-	if last := c.start.Add(s.plan.wait - s.plan.timeout - s.news()); s.plan.queue > 0 && last.After(from) {
+	last := c.start.Add(s.plan.wait - s.plan.timeout - s.news())
+	if s.plan.queue > 0 && last.After(from) && !last.After(c.end) { // else it was denied at once, as its client leaves
 		s.counts["denied after waiting alone"]++
 		from = last
 	}
