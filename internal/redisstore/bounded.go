@@ -35,12 +35,9 @@ func newBounded(rdb *redis.Client, timeout time.Duration) *redis.Client {
 	return bounded
 }
 
-// boundedHook has its store's commands sent as a bounded copy of the client sends them, after the hooks that the
-// application had added before. So the client is entered once.
-type boundedHook struct {
-	process  redis.ProcessHook // of the copy
-	pipeline redis.ProcessPipelineHook
-}
+// boundedHook hands its store's commands to a bounded copy of the client, after the hooks that the
+// application had added before.
+type boundedHook struct{ copy *redis.Client }
 
 // addBoundedHook adds a hook to a client of one server. It returns nil if the client itself sends the
 // commands.
@@ -53,30 +50,9 @@ func addBoundedHook(rdb redis.UniversalClient, timeout time.Duration) *boundedHo
 	if bounded == one {
 		return nil
 	}
-	h := new(boundedHook)
-	bounded.AddHook(sender{h})
+	h := &boundedHook{bounded}
 	one.AddHook(h)
 	return h
-}
-
-// sender is the only hook of a bounded copy. It finds out how that sends commands.
-type sender struct{ of *boundedHook }
-
-// DialHook implements [redis.Hook].
-func (sender) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-// ProcessHook implements [redis.Hook].
-func (s sender) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	s.of.process = next
-	return next
-}
-
-// ProcessPipelineHook implements [redis.Hook]. It is called for pipelines, and then for transactions.
-func (s sender) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	if s.of.pipeline == nil {
-		s.of.pipeline = next
-	}
-	return next
 }
 
 // DialHook implements [redis.Hook].
@@ -86,7 +62,7 @@ func (*boundedHook) DialHook(next redis.DialHook) redis.DialHook { return next }
 func (h *boundedHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		if h.takesOver(cmd) {
-			return h.process(ctx, cmd)
+			return h.copy.Process(ctx, cmd)
 		}
 		return next(ctx, cmd)
 	}
@@ -95,10 +71,15 @@ func (h *boundedHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 // ProcessPipelineHook implements [redis.Hook].
 func (h *boundedHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
-		if len(cmds) > 0 && h.takesOver(cmds[0]) {
-			return h.pipeline(ctx, cmds)
+		if len(cmds) == 0 || !h.takesOver(cmds[0]) {
+			return next(ctx, cmds)
 		}
-		return next(ctx, cmds)
+		pipe := h.copy.Pipeline()
+		for _, cmd := range cmds {
+			_ = pipe.Process(ctx, cmd)
+		}
+		_, err := pipe.Exec(ctx)
+		return err
 	}
 }
 
