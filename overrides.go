@@ -309,7 +309,7 @@ type PolicyInfo struct {
 	Floor     int           // of [WithFloor]
 	Lease     time.Duration // of [WithLease]
 	Version   string        // of the application, as it was built; "(devel)" if the build has none
-	Processes int           // processes or limiters that serve it
+	Processes int           // that serve it
 	Seen      time.Time     // its last publication
 }
 

@@ -15,7 +15,7 @@ import (
 // TestOneLimiterCounts for all of a process, another one when it ends, and nobody when there is none.
 func TestOneLimiterCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var took [4]int64
+		var took [4]atomic.Int64
 		var err atomic.Pointer[error]
 		var dropped atomic.Int64
 		dropped.Store(-1)
@@ -28,8 +28,7 @@ func TestOneLimiterCounts(t *testing.T) {
 				Held: func([]byte) int64 { return int64(i) },
 				Free: func(ended int64, _ bool) { freed[i] = ended },
 				Take: func(a bucket.Attempt) (int64, error) {
-					took[i]++
-					require.Equal(t, took[i], a.Number)
+					require.Equal(t, took[i].Add(1), a.Number)
 					if fault := err.Load(); fault != nil {
 						return 0, *fault
 					}
@@ -41,11 +40,14 @@ func TestOneLimiterCounts(t *testing.T) {
 			t.Helper()
 			time.Sleep(renewal / 4) // between two counts
 			synctest.Wait()
-			before := took
+			var before [4]int64
+			for i := range took {
+				before[i] = took[i].Load()
+			}
 			time.Sleep(10 * renewal)
 			synctest.Wait()
 			for i := range took {
-				require.InDelta(t, want[i], took[i]-before[i], 1, i)
+				require.InDelta(t, want[i], took[i].Load()-before[i], 1, i)
 			}
 		}
 		counts(0, 0, 0, 0)
