@@ -193,7 +193,8 @@ func TestMigrationOfCalls(t *testing.T) {
 	must(t, err)
 	isTooMany, err := policy(ginlimit.PerHour(20)).AllowN(ctx, "too many", 21)
 	must(t, err)
-	if wasTooMany.Allowed != 0 || wasTooMany.RetryAfter <= 0 || isTooMany.Allowed || isTooMany.RetryAfter != ginlimit.Never {
+	if wasTooMany.Allowed != 0 || wasTooMany.RetryAfter <= 0 || isTooMany.Allowed ||
+		isTooMany.RetryAfter != ginlimit.Never {
 		t.Errorf("more than the burst: before %+v, after %+v", wasTooMany, isTooMany)
 	}
 

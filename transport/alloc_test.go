@@ -24,8 +24,10 @@ func TestARequestMakesThreeAllocations(t *testing.T) {
 		t.Skip("the race detector allocates")
 	}
 	rdb, _ := testkit.NewMiniredis(t)
-	p := testkit.NewPolicy(t, testkit.NewLimiter(t, rdb), "partner", ginlimit.PerSecond(1_000_000), ginlimit.WithLease(time.Minute))
-	calls := testkit.Must(transport.New(p, &quick{http.Response{StatusCode: 200, Header: http.Header{}, Body: http.NoBody}}))
+	p := testkit.NewPolicy(t, testkit.NewLimiter(t, rdb), "partner", ginlimit.PerSecond(1_000_000),
+		ginlimit.WithLease(time.Minute))
+	calls := testkit.Must(transport.New(p, &quick{http.Response{StatusCode: 200, Header: http.Header{},
+		Body: http.NoBody}}))
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://partner.example", http.NoBody)
 	require.NoError(t, err)
 	send := func() {

@@ -25,7 +25,8 @@ func over(t *testing.T, server *httptest.Server) (*http.Client, *ginlimit.Policy
 	t.Cleanup(server.Close)
 	p := testkit.NewPolicy(t, testkit.NewLocal(t), "partner", ginlimit.PerHour(100), ginlimit.InFlight(3))
 	client := server.Client()
-	calls := testkit.Must(transport.New(p, client.Transport, transport.WithKey(func(*http.Request) (string, error) { return "key", nil })))
+	calls := testkit.Must(transport.New(p, client.Transport,
+		transport.WithKey(func(*http.Request) (string, error) { return "key", nil })))
 	client.Transport = calls
 	return client, p
 }
@@ -91,7 +92,8 @@ func TestHTTP(t *testing.T) {
 			require.Equal(t, "4", response.Trailer.Get("Sum"))
 			require.NoError(t, response.Body.Close())
 
-			r := testkit.Must(http.NewRequestWithContext(t.Context(), http.MethodPut, server.URL+"/echo", strings.NewReader("body")))
+			r := testkit.Must(http.NewRequestWithContext(t.Context(), http.MethodPut, server.URL+"/echo",
+				strings.NewReader("body")))
 			r.Header.Set("Expect", "100-continue")
 			response = testkit.Must(client.Do(r))
 			text = testkit.Must(io.ReadAll(response.Body))
@@ -164,7 +166,8 @@ func TestNobodyReadsABody(t *testing.T) {
 // TestAServerThatLimits by the same library, and a client that keeps its limits, never meet a 429.
 func TestAServerThatLimits(t *testing.T) {
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-		router := testkit.Serve(testkit.NewLocal(t).Handler("api", ginlimit.PerSecond(100), ginlimit.WithHeaders(ginlimit.RateLimitDraft|ginlimit.XRateLimit),
+		router := testkit.Serve(testkit.NewLocal(t).Handler("api", ginlimit.PerSecond(100),
+			ginlimit.WithHeaders(ginlimit.RateLimitDraft|ginlimit.XRateLimit),
 			ginlimit.WithKey(ginlimit.ByHeader("X-Account"))))
 		p := newPartner(func(w http.ResponseWriter, r *http.Request) {
 			r.Header.Set("X-Account", "a")

@@ -22,7 +22,8 @@ func TestBadInput(t *testing.T) {
 	policy := func(name string, opts ...ginlimit.PolicyOption) *ginlimit.Policy {
 		return testkit.NewPolicy(t, limiter, name, opts...)
 	}
-	plain, slots, free := policy("plain", hour), policy("slots", ginlimit.InFlight(20)), policy("free", ginlimit.Unlimited())
+	plain, slots, free := policy("plain", hour), policy("slots", ginlimit.InFlight(20)),
+		policy("free", ginlimit.Unlimited())
 	shared := policy("shared", hour, ginlimit.WithShares(func(*gin.Context) (string, int) { return "a", 1 }))
 	defaults := testkit.NewPolicy(t, testkit.NewLocal(t, ginlimit.WithBan(time.Minute, time.Hour), ginlimit.WithDryRun()),
 		"defaults", hour)
@@ -48,13 +49,15 @@ func TestBadInput(t *testing.T) {
 		"shares":               {shared, nil, []string{"WithShares"}},
 		"a tenant's share":     {shared.Share("a", 1), nil, []string{"WithShares"}},
 		"a limiter's defaults": {defaults, nil, []string{"WithBan", "WithDryRun", "by a limiter without that default"}},
-		"what Gin serves": {served, nil, []string{"WithKey", "WithCost", "WithSettle", "WithQueue", "WithSkip", "WithAllowList",
+		"what Gin serves": {served, nil, []string{"WithKey", "WithCost", "WithSettle", "WithQueue", "WithSkip",
+			"WithAllowList",
 			"WithDenyList", "WithHeaders", "WithHeaderFunc", "WithDeniedHandler", "WithErrorHandler"}},
-		"a refund":                {refunds, nil, []string{"WithRefund", "transport.WithSettle"}},
-		"a derived policy":        {derived, nil, []string{"WithRefund"}},
-		"slots alone":             {slots, nil, []string{"give it a rate too"}},
-		"no limit":                {free, nil, []string{"give it a rate too"}},
-		"a stop that is too long": {daily, []transport.Option{transport.WithMaxStop(60 * day)}, []string{"WithMaxStop", "a block of 1440h0m0s is too long"}},
+		"a refund":         {refunds, nil, []string{"WithRefund", "transport.WithSettle"}},
+		"a derived policy": {derived, nil, []string{"WithRefund"}},
+		"slots alone":      {slots, nil, []string{"give it a rate too"}},
+		"no limit":         {free, nil, []string{"give it a rate too"}},
+		"a stop that is too long": {daily, []transport.Option{transport.WithMaxStop(60 * day)},
+			[]string{"WithMaxStop", "a block of 1440h0m0s is too long"}},
 		"a lease and a settlement": {leased, []transport.Option{transport.WithSettle(func(*http.Response) int { return 1 })},
 			[]string{"WithLease"}},
 		"nil functions": {plain, []transport.Option{nil, transport.WithKey(nil), transport.WithCost(nil),
@@ -106,7 +109,8 @@ func TestSlotsOfAClientsOwnLimits(t *testing.T) {
 func TestDefaultsOfALimiter(t *testing.T) {
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		events := 0
-		limiter := testkit.Must(ginlimit.NewLimiter(b.Redis, ginlimit.WithLease(time.Second), ginlimit.WithQueue(1, time.Millisecond),
+		limiter := testkit.Must(ginlimit.NewLimiter(b.Redis, ginlimit.WithLease(time.Second),
+			ginlimit.WithQueue(1, time.Millisecond),
 			ginlimit.WithSkip(func(*gin.Context) bool { return true }), ginlimit.WithKey(ginlimit.ByHeader("X-User")),
 			ginlimit.WithObserver(func(context.Context, ginlimit.Event) { events++ })))
 		defer limiter.Close()
@@ -118,10 +122,11 @@ func TestDefaultsOfALimiter(t *testing.T) {
 			"leased":  {nil, true},
 			"settled": {[]transport.Option{transport.WithSettle(func(*http.Response) int { return 1 })}, false},
 		} {
-			p := testkit.Must(limiter.Policy(name, ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) {
+			source := func(context.Context, string) ([]ginlimit.Limit, error) {
 				asked++
 				return limitsOf(ginlimit.PerSecond(1000)), nil
-			})))
+			}
+			p := testkit.Must(limiter.Policy(name, ginlimit.WithLimitFunc(source)))
 			before, beforeAsked, beforeEvents := limiter.Stats().Leased, asked, events
 			calls := testkit.Must(transport.New(p, newPartner(nil), row.opts...))
 			require.Equal(t, []int{beforeAsked, beforeEvents}, []int{asked, events}, "New asks nobody")

@@ -101,29 +101,45 @@ func TestWhatIsLeftIsLowered(t *testing.T) {
 		policy []ginlimit.PolicyOption
 		want   int // of 99
 	}{
-		"X-RateLimit":            {map[string]string{"X-RateLimit-Remaining": "30"}, nil, nil, 30},
-		"nothing is left":        {map[string]string{"X-RateLimit-Remaining": "0"}, nil, nil, 0},
-		"more":                   {map[string]string{"X-RateLimit-Remaining": "1000"}, nil, nil, 99},
-		"unreadable":             {map[string]string{"X-RateLimit-Remaining": "few"}, nil, nil, 99},
-		"the draft":              {map[string]string{"RateLimit": `"a, b";r=40;t=4`}, nil, nil, 40},
-		"the draft's own period": {map[string]string{"RateLimit": `"a";r=4, "b, c";r=50`, "RateLimit-Policy": `"a";q=9;w=60, "b, c";q=100;w=3600`}, nil, nil, 50},
-		"the draft's others":     {map[string]string{"RateLimit": `"a";r=4, "b";r=50`, "RateLimit-Policy": `"a";q=9;w=60`, "X-RateLimit-Remaining": "4"}, nil, nil, 99},
-		"the draft's other unit": {map[string]string{"RateLimit": `"a";r=4, "b";r=50`, "RateLimit-Policy": `"a";q=9;qu="content-bytes"`}, nil, nil, 50},
-		"an earlier draft":       {map[string]string{"RateLimit-Remaining": "41"}, nil, nil, 41},
-		"OpenAI":                 {map[string]string{"x-ratelimit-remaining-requests": "42", "x-ratelimit-remaining-tokens": "7"}, nil, nil, 42},
-		"OpenAI's tokens":        {map[string]string{"x-ratelimit-remaining-requests": "7", "x-ratelimit-remaining-tokens": "43"}, []transport.Option{tokens}, nil, 43},
-		"Anthropic":              {map[string]string{"anthropic-ratelimit-requests-remaining": "44", "anthropic-ratelimit-tokens-remaining": "7"}, nil, nil, 44},
-		"Anthropic's tokens":     {map[string]string{"anthropic-ratelimit-requests-remaining": "7", "anthropic-ratelimit-tokens-remaining": "45"}, []transport.Option{tokens}, nil, 45},
-		"without a free slot":    {map[string]string{"X-RateLimit-Remaining": "30"}, nil, limits(ginlimit.PerHour(100), ginlimit.InFlight(1)), 30},
-		"settled":                {map[string]string{"x-ratelimit-remaining-tokens": "30"}, settled, limits(ginlimit.PerHour(100)), 24},
-		"settled with slots":     {map[string]string{"x-ratelimit-remaining-tokens": "30"}, settled, limits(ginlimit.PerHour(100), ginlimit.InFlight(1)), 24},
-		"not settled":            {map[string]string{"x-ratelimit-remaining-tokens": "30"}, unsettled, limits(ginlimit.PerHour(100), ginlimit.InFlight(1)), 30},
-		"leased":                 {map[string]string{"X-RateLimit-Remaining": "30"}, nil, append(limits(ginlimit.PerHour(100)), ginlimit.WithLease(time.Second)), 30},
-		"a window":               {map[string]string{"X-RateLimit-Remaining": "30"}, nil, limits(ginlimit.PerHour(100).WithAlgorithm(ginlimit.FixedWindow)), 30},
-		"a long window":          {map[string]string{"X-RateLimit-Remaining": "0"}, nil, limits(ginlimit.PerDay(100).WithAlgorithm(ginlimit.FixedWindow)), 99},
-		"a quota":                {map[string]string{"X-RateLimit-Remaining": "0"}, nil, limits(ginlimit.PerCalendar(100, ginlimit.CalendarMonth(nil, 1))), 99},
+		"X-RateLimit":     {map[string]string{"X-RateLimit-Remaining": "30"}, nil, nil, 30},
+		"nothing is left": {map[string]string{"X-RateLimit-Remaining": "0"}, nil, nil, 0},
+		"more":            {map[string]string{"X-RateLimit-Remaining": "1000"}, nil, nil, 99},
+		"unreadable":      {map[string]string{"X-RateLimit-Remaining": "few"}, nil, nil, 99},
+		"the draft":       {map[string]string{"RateLimit": `"a, b";r=40;t=4`}, nil, nil, 40},
+		"the draft's own period": {map[string]string{"RateLimit": `"a";r=4, "b, c";r=50`,
+			"RateLimit-Policy": `"a";q=9;w=60, "b, c";q=100;w=3600`}, nil, nil, 50},
+		"the draft's others": {map[string]string{"RateLimit": `"a";r=4, "b";r=50`, "RateLimit-Policy": `"a";q=9;w=60`,
+			"X-RateLimit-Remaining": "4"}, nil, nil, 99},
+		"the draft's other unit": {map[string]string{"RateLimit": `"a";r=4, "b";r=50`,
+			"RateLimit-Policy": `"a";q=9;qu="content-bytes"`}, nil, nil, 50},
+		"an earlier draft": {map[string]string{"RateLimit-Remaining": "41"}, nil, nil, 41},
+		"OpenAI": {map[string]string{"x-ratelimit-remaining-requests": "42",
+			"x-ratelimit-remaining-tokens": "7"}, nil, nil, 42},
+		"OpenAI's tokens": {map[string]string{"x-ratelimit-remaining-requests": "7",
+			"x-ratelimit-remaining-tokens": "43"}, []transport.Option{tokens}, nil, 43},
+		"Anthropic": {map[string]string{"anthropic-ratelimit-requests-remaining": "44",
+			"anthropic-ratelimit-tokens-remaining": "7"}, nil, nil, 44},
+		"Anthropic's tokens": {map[string]string{"anthropic-ratelimit-requests-remaining": "7",
+			"anthropic-ratelimit-tokens-remaining": "45"}, []transport.Option{tokens}, nil, 45},
+		"without a free slot": {map[string]string{"X-RateLimit-Remaining": "30"}, nil,
+			limits(ginlimit.PerHour(100), ginlimit.InFlight(1)), 30},
+		"settled": {map[string]string{"x-ratelimit-remaining-tokens": "30"}, settled,
+			limits(ginlimit.PerHour(100)), 24},
+		"settled with slots": {map[string]string{"x-ratelimit-remaining-tokens": "30"}, settled,
+			limits(ginlimit.PerHour(100), ginlimit.InFlight(1)), 24},
+		"not settled": {map[string]string{"x-ratelimit-remaining-tokens": "30"}, unsettled,
+			limits(ginlimit.PerHour(100), ginlimit.InFlight(1)), 30},
+		"leased": {map[string]string{"X-RateLimit-Remaining": "30"}, nil,
+			append(limits(ginlimit.PerHour(100)), ginlimit.WithLease(time.Second)), 30},
+		"a window": {map[string]string{"X-RateLimit-Remaining": "30"}, nil,
+			limits(ginlimit.PerHour(100).WithAlgorithm(ginlimit.FixedWindow)), 30},
+		"a long window": {map[string]string{"X-RateLimit-Remaining": "0"}, nil,
+			limits(ginlimit.PerDay(100).WithAlgorithm(ginlimit.FixedWindow)), 99},
+		"a quota": {map[string]string{"X-RateLimit-Remaining": "0"}, nil,
+			limits(ginlimit.PerCalendar(100, ginlimit.CalendarMonth(nil, 1))), 99},
 		"no more than an hour's": {map[string]string{"X-RateLimit-Remaining": "0"}, nil, limits(ginlimit.PerDay(100)), 95},
-		"of several":             {map[string]string{"X-RateLimit-Remaining": "30"}, nil, limits(ginlimit.PerHour(100), ginlimit.PerDay(1000)), 99},
+		"of several": {map[string]string{"X-RateLimit-Remaining": "30"}, nil,
+			limits(ginlimit.PerHour(100), ginlimit.PerDay(1000)), 99},
 	} {
 		t.Run(name, func(t *testing.T) {
 			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
@@ -178,7 +194,10 @@ func TestSlots(t *testing.T) {
 				require.Equal(t, time.Second, time.Since(start))
 				finish(t, response)
 				testkit.Must(get(t.Context(), client, url))
-				require.PanicsWithError(t, failed.Error(), func() { _, _ = get(t.Context(), client, "http://partner.example/fails") })
+				require.PanicsWithError(t, failed.Error(), func() {
+					_,
+						_ = get(t.Context(), client, "http://partner.example/fails")
+				})
 				testkit.Must(get(t.Context(), client, url))
 				require.Len(t, p.calls(), 4)
 			})

@@ -72,7 +72,8 @@ func TestStatusIsWhatTheApplicationDecides(t *testing.T) {
 			testkit.Must(p.AllowUpTo(t.Context(), "k", n))
 			r0 := testkit.Must(p.Peek(t.Context(), "k"))
 			got := r.run(append([]string{"status", name, "k"}, more...)...)
-			require.Equal(t, map[bool]int{true: exitOK, false: exitDenied}[r0.Allowed], got.code, "%s %+v\n%s", name, r0, got.out)
+			require.Equal(t, map[bool]int{true: exitOK, false: exitDenied}[r0.Allowed], got.code, "%s %+v\n%s", name, r0,
+				got.out)
 		}
 		require.False(t, testkit.Must(p.Peek(t.Context(), "k")).Allowed, name)
 	}

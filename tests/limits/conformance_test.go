@@ -46,8 +46,9 @@ func TestUnlimitedAndProhibitedAreNotCounted(t *testing.T) {
 			Allowed: true, Granted: testkit.AsInt(1 << 40), Limit: unlimited, Name: "test", Remaining: math.MaxInt,
 			Source: ginlimit.FromPolicy}, r)
 		r = e.AllowN(t, 1, prohibited)
-		require.Equal(t, ginlimit.Result{Limit: prohibited, Name: "test", RetryAfter: ginlimit.Never, Source: ginlimit.FromPolicy,
-			Cause: ginlimit.CauseNever}, r)
+		require.Equal(t, ginlimit.Result{Limit: prohibited, Name: "test", RetryAfter: ginlimit.Never,
+			Source: ginlimit.FromPolicy,
+			Cause:  ginlimit.CauseNever}, r)
 
 		// Prohibited wins, and charges no other limit; unlimited adds nothing to one.
 		hour := ginlimit.PerHour(2)

@@ -633,7 +633,8 @@ func TestWhatOperatorsCannotDoIsAnError(t *testing.T) {
 		deaf := testkit.NewOperated(t, b.Redis, ginlimit.WithoutOverrides(),
 			ginlimit.WithKeySecret([]byte("0123456789abcdef")))
 		key := ginlimit.ByAny(ginlimit.ByHeader("X"), ginlimit.ByClientIP)
-		for name, key := range map[string]ginlimit.KeyFunc{"api": key, "all": ginlimit.ByAll(ginlimit.ByRoute, ginlimit.ByClientIP)} {
+		for name, key := range map[string]ginlimit.KeyFunc{"api": key,
+			"all": ginlimit.ByAll(ginlimit.ByRoute, ginlimit.ByClientIP)} {
 			p := testkit.NewPolicy(t, deaf, name, ginlimit.PerMinute(3), ginlimit.WithKey(key))
 			p.Handler()
 			testkit.Must(p.Allow(t.Context(), "k"))

@@ -58,14 +58,16 @@ func TestObserverSeesAWaitOnce(t *testing.T) {
 	}{
 		"until there is a token": {func(t *testing.T, l *testkit.Limiter) {
 			require.NoError(t, l.Wait(t.Context(), "k", limit))
-		}, ginlimit.Event{Name: "test", Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: limit, ResetAfter: time.Second,
-			Source: ginlimit.FromLocal, Cost: 1, Duration: time.Second, Waited: time.Second}},
+		}, ginlimit.Event{Name: "test", Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: limit,
+			ResetAfter: time.Second,
+			Source:     ginlimit.FromLocal, Cost: 1, Duration: time.Second, Waited: time.Second}},
 		"until its context ends": {func(t *testing.T, l *testkit.Limiter) {
 			ctx, cancel := context.WithCancel(t.Context())
 			time.AfterFunc(500*time.Millisecond, cancel)
 			require.ErrorIs(t, l.Wait(ctx, "k", limit), context.Canceled)
 		}, ginlimit.Event{Name: "test", Outcome: ginlimit.OutcomeFailed, Limit: limit, Source: ginlimit.FromPolicy,
-			ResetAfter: time.Second, Cost: 1, Duration: 500 * time.Millisecond, Waited: 500 * time.Millisecond, Reason: "canceled"}},
+			ResetAfter: time.Second, Cost: 1, Duration: 500 * time.Millisecond, Waited: 500 * time.Millisecond,
+			Reason: "canceled"}},
 		"not at all before the deadline": {func(t *testing.T, l *testkit.Limiter) {
 			ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 			defer cancel()
@@ -76,7 +78,8 @@ func TestObserverSeesAWaitOnce(t *testing.T) {
 			time.AfterFunc(500*time.Millisecond, func() { _ = l.Close() })
 			require.ErrorIs(t, l.Wait(t.Context(), "k", limit), ginlimit.ErrUnavailable)
 		}, ginlimit.Event{Name: "test", Outcome: ginlimit.OutcomeFailed, Limit: limit, Source: ginlimit.FromPolicy,
-			ResetAfter: time.Second, Cost: 1, Duration: 500 * time.Millisecond, Waited: 500 * time.Millisecond, Reason: "closed"}},
+			ResetAfter: time.Second, Cost: 1, Duration: 500 * time.Millisecond, Waited: 500 * time.Millisecond,
+			Reason: "closed"}},
 		"with a context that has ended": {func(t *testing.T, l *testkit.Limiter) {
 			ctx, cancel := context.WithCancel(t.Context())
 			cancel()

@@ -122,7 +122,7 @@ func TestEventsTellWhyRedisDidNotDecide(t *testing.T) {
 				case want != "":
 					source = ginlimit.FromLocal
 				}
-				return string(event.Reason) == want && event.Source == source
+				return event.Reason == want && event.Source == source
 			}), "%s: %q", name, want)
 		}
 	}
