@@ -23,7 +23,7 @@ type Call struct {
 	Buckets []bucket.Bucket // nobody changes them while the call may be answered
 	Layout  *bucket.Layout  // of the buckets
 	Attempt bucket.Attempt  // to take a slot, if a bucket has slots
-	States  []bucket.State  // found of each bucket, once the call is answered
+	States  []bucket.State  // found of each bucket, once the call is answered; of a Charge and a Return, as they are left
 	Names   []Name          // what each bucket is called by the store; its own
 
 	Sent, Received time.Time // the earliest time of the request, and the latest of the answer
