@@ -1,4 +1,4 @@
-// Package published is the policies that the processes of a prefix serve, as they tell operators.
+// Package published is the policies that the processes of a prefix serve, as operators see them.
 //
 // It owns what this process publishes, and when. It must never know a limit but as a text.
 package published

@@ -30,7 +30,7 @@ const (
 
 // Config is what upkeep is made of.
 type Config struct {
-	// Failed is told that a task has failed.
+	// Failed is called when a task has failed.
 	Failed func(err error)
 	// Denied reports whether an error is that Redis denies a right. Until an operator grants it, trying again is
 	// of no use.
