@@ -1,4 +1,4 @@
-// Package overrides is the limits that operators set in place of those of policies, for a time, as the processes
+// Package overrides is the limits that operators set in place of policies' limits, for a time, as the processes
 // of a prefix know them.
 //
 // It owns what this process knows of them. It must never know a limit but as a value that its caller parses.

@@ -43,7 +43,7 @@ type Policies struct {
 	upkeep  *upkeep.Upkeep
 	task    upkeep.Task
 
-	mu     sync.Mutex          // guards the field below, and those of limiters
+	mu     sync.Mutex          // guards the field below, and the fields of limiters
 	served map[string]*service // by their texts as if a handler served each
 }
 

@@ -85,8 +85,8 @@ func (c *command) Args() []any {
 	return c.Cmder.Args()
 }
 
-// build makes the commands of groups, in an empty pipeline. Groups that take from a single bucket of the same limit share
-// a command, unless coalescing is nil. A group that may not share comes after them, in the order of
+// build makes the commands of groups, in an empty pipeline. Groups that take from a single bucket of the same
+// limit share a command, unless coalescing is nil. A group that may not share comes after them, in the order of
 // the calls.
 func (p *pipeline) build(groups []*dispatch.Group, coalescing *coalescing) {
 	if coalescing == nil {

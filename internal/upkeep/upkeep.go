@@ -45,7 +45,7 @@ type Upkeep struct {
 	ended atomic.Bool
 	calls atomic.Int32 // of tasks, that have not ended
 
-	mu       sync.Mutex // guards the fields below, and those of tasks
+	mu       sync.Mutex // guards the fields below, and the fields of tasks
 	lastUsed time.Time
 	tasks    []*Task
 	fresh    chan struct{} // is closed when a task has ended for which decisions wait; nil if they do not
