@@ -183,7 +183,7 @@ func (d *decision) partOf(ask int) *part {
 	return nil
 }
 
-// judge takes the results from the answers, and tells observers: of a denied request only the denials, of a
+// judge takes the results from the answers, and reports them to observers: of a denied request only the denials, of a
 // failed request only what dry runs decided. It returns the part in force that denies for longest, or nil if the
 // request is allowed.
 func (d *decision) judge(ctx context.Context, failed bool) (denial *part) {
@@ -214,7 +214,7 @@ func (d *decision) judge(ctx context.Context, failed bool) (denial *part) {
 	return denial
 }
 
-// record tells observers what a policy decided.
+// record reports to observers what a policy decided.
 func (d *decision) record(ctx context.Context, t *part, outcome Outcome, allowed bool, why failure) {
 	p, r := t.policy, t.result
 	if p.limiter.observers == nil {
@@ -314,7 +314,7 @@ func askEach(ctx context.Context, parts []part, asked []int, cutsDry bool) []fou
 	return found
 }
 
-// settle makes charges what the work took, and tells observers what is left: a function returns the part of a
+// settle makes charges what the work took, and reports to observers what is left: a function returns the part of a
 // decision whose charge it is. It returns the errors.
 func (l *Limiter) settle(ctx context.Context, actual []int64, charges []engine.Charge, of func(i int) *part) []error {
 	began := time.Now()
@@ -327,7 +327,7 @@ func (l *Limiter) settle(ctx context.Context, actual []int64, charges []engine.C
 	})
 }
 
-// recordSettled tells observers that a charge was settled.
+// recordSettled reports to observers that a charge was settled.
 func (t *part) recordSettled(ctx context.Context, began time.Time, actual int64, left *engine.Answer) {
 	p, r := t.policy, t.result
 	if left.Decided {

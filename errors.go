@@ -19,9 +19,6 @@ var (
 	ErrUnknownClient   = errors.New("ginlimit: unknown client")   // the client has no plan; answered 403
 )
 
-// errNoPolicy is the error of a zero Policy.
-var errNoPolicy = invalid("the policy was not made by Limiter.Policy")
-
 // invalidArgument is an [ErrInvalidArgument] whose text says by itself what is invalid.
 type invalidArgument struct{ text string }
 

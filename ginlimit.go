@@ -132,6 +132,9 @@ type Limiter struct {
 
 var errNotMade = invalid("the limiter was not made by NewLimiter or NewLocal")
 
+// errNoPolicy is the error of a zero Policy.
+var errNoPolicy = invalid("the policy was not made by Limiter.Policy")
+
 // Close ends the limiter: further decisions return [ErrClosed], and every Wait returns. Call it
 // when the requests have ended. It waits for decisions in flight, up to 2.2 s if Redis hangs. The
 // Redis client stays open.

@@ -340,7 +340,7 @@ func (l *Limiter) policyInfos(ctx context.Context) (all []PolicyInfo, err error)
 	return all, err
 }
 
-// publish tells operators that the policy serves.
+// publish lets operators see that the policy serves.
 func (p *Policy) publish() {
 	if p.isPublished.Load() || !p.isPublished.CompareAndSwap(false, true) {
 		return

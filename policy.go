@@ -25,7 +25,7 @@ import (
 //
 // If the context or [WithTimeout] ends while a call is in flight, the tokens may have been taken;
 // Reserve and Wait give them back. After an error there is no decision: [ErrInvalidArgument],
-// [ErrNoKey], the context's, [ErrClosed], that of [WithLimitFunc], else [ErrUnavailable].
+// [ErrNoKey], the context's, [ErrClosed], the error of [WithLimitFunc], else [ErrUnavailable].
 type Policy struct {
 	*policyState
 	tenant    bucket.Tenant // whose share the methods use; none without WithShares

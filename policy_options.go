@@ -82,8 +82,8 @@ func WithRefund(f func(*gin.Context) bool) Option {
 }
 
 // WithSettle sets the function that returns how many tokens a request really took, or a negative
-// number if that is not known: then its cost stands (see [WithCost]). f is called as that of
-// [WithRefund]. The difference is given back or charged: see [Reservation.Settle].
+// number if that is not known: then its cost stands (see [WithCost]). f is called as the
+// function of [WithRefund]. The difference is given back or charged: see [Reservation.Settle].
 func WithSettle(f func(*gin.Context) int) Option {
 	return setting{"WithSettle", func(c *config) {
 		if c.require(f != nil, "WithSettle: the function is nil") {

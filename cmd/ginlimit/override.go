@@ -76,7 +76,7 @@ type overriding struct {
 }
 
 // command gives a command these flags, and says how many arguments it takes. No argument can be left out, or one that
-// reads as a flag might change whom a command is about.
+// reads as a flag might change which client a command is about.
 func (o *overriding) command(
 	c *cobra.Command, args int, run func(c *cobra.Command, args []string) error,
 ) *cobra.Command {

@@ -97,7 +97,7 @@ func address(text string) (string, bool) {
 // notShown stands where a URL stood.
 const notShown = "(a URL, which is not shown)"
 
-// arguments is how an error of Redis begins to list those of a command that it does not know, such as AUTH.
+// arguments is how an error of Redis begins to list the arguments of a command that it does not know, such as AUTH.
 const arguments = ", with args beginning with"
 
 // spoken are the words of what this tool says, as [word] and %q write the text of others: only between quotes it has

@@ -166,13 +166,13 @@ func (c *Cache) SetBeside(s Subject, b Beside) {
 // flowing back. So the hold must end within a second of the earliest time at which that client was
 // denied. A bucket that is blocked or in debt, or was until now, tells clients a longer time.
 func Holds(buckets []bucket.Bucket, states []bucket.State, n int64, atLeast time.Duration) bool {
-	most := (life - atLeast).Milliseconds()
+	limit := (life - atLeast).Milliseconds()
 	for i := range buckets {
 		b := &buckets[i]
 		if !b.Flows() || !b.Denies(states[i], 0, n) {
 			continue
 		}
-		if states[i].Level > b.Capacity || b.RegainTime(n) > most {
+		if states[i].Level > b.Capacity || b.RegainTime(n) > limit {
 			return false
 		}
 	}

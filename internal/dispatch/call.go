@@ -92,12 +92,12 @@ func (c *Call) Abandoned() bool { return c.caller.abandoned }
 // InFlight reports whether an abandoned call was sent, so that it is answered.
 func (c *Call) InFlight() bool { return c.caller.late }
 
-// Late waits for the answer to an abandoned call in flight, at most for a time, and returns its error.
-func (c *Call) Late(most time.Duration) error {
+// Late waits for the answer to an abandoned call in flight, and returns its error, or [ErrLate] after a timeout.
+func (c *Call) Late(timeout time.Duration) error {
 	select {
 	case <-c.caller.done:
 		return c.caller.err
-	case <-time.After(most):
+	case <-time.After(timeout):
 		return ErrLate
 	}
 }

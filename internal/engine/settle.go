@@ -166,7 +166,7 @@ func (e *Engine) giveBack(ctx context.Context, charge *Charge) error {
 	return e.correct(ctx, charge, e.returnOf(charge, charge.n, (*receipt).claimsAtOnce), new(Answer))
 }
 
-// minLate is how late Redis may do what it is asked, at least, where a short period bounds that.
+// minLate is the least time by which Redis may be late, where a short period bounds that.
 const minLate = 100 * time.Millisecond
 
 // receipt is how the tokens of a charge are found again, so that a process gives back these tokens and no

@@ -55,7 +55,7 @@ func Borrow(ends, caller context.Context, stuck *Stuck) *Borrowed {
 	return b
 }
 
-// BorrowFrom gives a Borrowed without values those of a caller's context.
+// BorrowFrom gives a Borrowed the values of a caller's context.
 func (b *Borrowed) BorrowFrom(caller context.Context, stuck *Stuck) {
 	b.caller, b.stuck = caller, stuck
 }

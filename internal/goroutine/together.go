@@ -25,7 +25,7 @@ func Together(ctx context.Context, n int, soon time.Duration, f func(ctx context
 			t.others.Wait()
 			for _, end := range t.ends {
 				if end.cut != nil {
-					end.cut() // it lets all contexts go, as each is derived from that of the call before
+					end.cut() // it lets all contexts go, as each is derived from the context of the call before
 					break
 				}
 			}
@@ -115,7 +115,7 @@ func (t *together) call(ctx context.Context, i int) {
 	end.exited = false
 }
 
-// repeat has the caller's goroutine end as that of a call did.
+// repeat ends the caller's goroutine as a call has ended its own.
 func (e *end) repeat() {
 	switch {
 	case e.panicked != nil:

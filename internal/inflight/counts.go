@@ -227,17 +227,17 @@ func (c *Counts) End(key []byte, number int64, outcome Outcome) {
 }
 
 // Answer ends an attempt, unless it has ended already, by an answer of Redis: [Denied], [Granted] or [Spare]. It
-// reports whether the answer holds. If this process holds most slots or more, some of which Redis may not know of, it
-// gives a granted one back.
-func (c *Counts) Answer(key []byte, number int64, outcome Outcome, told News, most int64) (holds bool) {
+// reports whether the answer holds. If this process holds as many slots as the limit or more, some of which Redis may
+// not know of, it gives a granted slot back.
+func (c *Counts) Answer(key []byte, number int64, outcome Outcome, news News, limit int64) (holds bool) {
 	holds = true
 	c.edit(key, func(r *record) {
 		before := r.slots()
-		if outcome != Denied && int64(before) >= most && r.find(number) >= 0 {
+		if outcome != Denied && int64(before) >= limit && r.find(number) >= 0 {
 			holds, outcome = false, surplus
 		}
 		c.end(r, number, outcome)
-		r.learn(told, r.slots()-before)
+		r.learn(news, r.slots()-before)
 	})
 	return holds
 }

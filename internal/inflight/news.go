@@ -8,7 +8,7 @@ type News struct {
 	Sent   time.Time // when Redis was asked
 }
 
-// learn keeps news that came with so many granted slots, unless later ones are known.
+// learn keeps news that came with a number of granted slots, unless later ones are known.
 func (r *record) learn(n News, granted int) {
 	if n.Sent.After(r.news.Sent) {
 		r.news, r.heldThen, r.alone = n, r.slots(), 0

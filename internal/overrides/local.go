@@ -32,7 +32,7 @@ func (l *Local) Overrides(context.Context) (map[string]string, string, error) {
 }
 
 // Change implements [Store].
-func (l *Local) Change(_ context.Context, stamp string, most int, changes []wire.OverrideChange) (bool, error) {
+func (l *Local) Change(_ context.Context, stamp string, limit int, changes []wire.OverrideChange) (bool, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	texts, ends, now := map[string]string{}, map[string]time.Time{}, time.Now()
@@ -47,7 +47,7 @@ func (l *Local) Change(_ context.Context, stamp string, most int, changes []wire
 			texts[c.Name], ends[c.Name] = c.Text, c.Ends
 		}
 	}
-	if len(texts) > max(before, most) {
+	if len(texts) > max(before, limit) {
 		return false, nil
 	}
 	l.texts, l.ends, l.stamp = texts, ends, stamp

@@ -1,4 +1,4 @@
-// Package overrides is the limits that operators set in place of those of policies, for a time, as the processes
+// Package overrides is the limits that operators set in place of policies' limits, for a time, as the processes
 // of a prefix know them.
 //
 // It owns what this process knows of them. It must never know a limit but as a value that its caller parses.
@@ -34,8 +34,8 @@ type Store interface {
 	Stamp(ctx context.Context) (string, error)
 	// Overrides returns the texts of all overrides by their names, and the stamp.
 	Overrides(ctx context.Context) (texts map[string]string, stamp string, err error)
-	// Change makes all changes, or none and returns false if there would be more overrides than a number.
-	Change(ctx context.Context, stamp string, most int, changes []wire.OverrideChange) (bool, error)
+	// Change makes all changes, or none and returns false if there would be more overrides than the limit.
+	Change(ctx context.Context, stamp string, limit int, changes []wire.OverrideChange) (bool, error)
 }
 
 // Config is what overrides are made of.
@@ -74,7 +74,7 @@ type View[L any] struct {
 	Ignores bool // overrides
 	// Hide returns the client as overrides have it; nil is the client itself.
 	Hide func(policy, client string) string
-	// Changed is told that this process knows other overrides than before.
+	// Changed is called when this process knows other overrides than before.
 	Changed func()
 
 	of *Overrides[L]

@@ -1,4 +1,4 @@
-// Package published is the policies that the processes of a prefix serve, as they tell operators.
+// Package published is the policies that the processes of a prefix serve, as operators see them.
 //
 // It owns what this process publishes, and when. It must never know a limit but as a text.
 package published
@@ -43,7 +43,7 @@ type Policies struct {
 	upkeep  *upkeep.Upkeep
 	task    upkeep.Task
 
-	mu     sync.Mutex          // guards the field below, and those of limiters
+	mu     sync.Mutex          // guards the field below, and the fields of limiters
 	served map[string]*service // by their texts as if a handler served each
 }
 

@@ -161,7 +161,7 @@ func isClosed(rdb *redis.Client) bool {
 // transport returns the transport to a server. Without a server, it serves keys whose server is
 // unknown.
 func (n *nodes) transport(node *redis.Client) *transport {
-	t := &transport{nodes: n, node: node, most: followOne}
+	t := &transport{nodes: n, node: node, last: followOne}
 	switch {
 	case node == nil && n.nodeForKey == nil:
 		return t
@@ -169,7 +169,7 @@ func (n *nodes) transport(node *redis.Client) *transport {
 		t.dial = n.dial
 		return t
 	case n.refresh != nil:
-		t.dial, t.coalescing, t.most = n.dial, &coalescing{crossSlot: true}, followNone
+		t.dial, t.coalescing, t.last = n.dial, &coalescing{crossSlot: true}, followNone
 		return t
 	}
 	// a ring's shard stays the same server

@@ -50,7 +50,7 @@ func (o *Overrides) Overrides(ctx context.Context) (texts map[string]string, sta
 	return texts, stamp, err
 }
 
-// Change makes changes of overrides, and reports whether there would not be more than a number.
-func (o *Overrides) Change(ctx context.Context, stamp string, most int, changes []wire.OverrideChange) (bool, error) {
-	return o.change.run(ctx, o.rdb, o.keys, wire.EncodeOverrides(stamp, most, changes)).Bool()
+// Change makes changes of overrides, or none and returns false if there would be more overrides than the limit.
+func (o *Overrides) Change(ctx context.Context, stamp string, limit int, changes []wire.OverrideChange) (bool, error) {
+	return o.change.run(ctx, o.rdb, o.keys, wire.EncodeOverrides(stamp, limit, changes)).Bool()
 }

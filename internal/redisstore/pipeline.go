@@ -85,8 +85,8 @@ func (c *command) Args() []any {
 	return c.Cmder.Args()
 }
 
-// build makes the commands of groups, in an empty pipeline. Groups that take from a single bucket of the same limit share
-// a command, unless coalescing is nil. A group that may not share comes after them, in the order of
+// build makes the commands of groups, in an empty pipeline. Groups that take from a single bucket of the same
+// limit share a command, unless coalescing is nil. A group that may not share comes after them, in the order of
 // the calls.
 func (p *pipeline) build(groups []*dispatch.Group, coalescing *coalescing) {
 	if coalescing == nil {
@@ -173,14 +173,14 @@ func (p *pipeline) refused() bool {
 }
 
 // exec sends commands by their scripts' SHA, and again with the source where Redis lacks it. On a cluster, a
-// command's redirection number most ends it. Failures become the commands' errors.
-func (s *Store) exec(ctx context.Context, commands []*command, bySHA bool, most int32) {
+// command's redirection number last ends it. Failures become the commands' errors.
+func (s *Store) exec(ctx context.Context, commands []*command, bySHA bool, last int32) {
 	within := ctx
 	for _, c := range commands {
 		c.encode(ctx, s, bySHA)
 	}
 	if s.nodes.refresh != nil {
-		within = newRedirections(ctx, commands, most)
+		within = newRedirections(ctx, commands, last)
 	}
 	if len(commands) == 1 {
 		_ = s.rdb.Process(within, commands[0])
@@ -188,7 +188,7 @@ func (s *Store) exec(ctx context.Context, commands []*command, bySHA bool, most 
 		s.execAll(within, commands)
 	}
 	if missing := missing(commands); bySHA && missing != nil {
-		s.exec(ctx, missing, false, most)
+		s.exec(ctx, missing, false, last)
 	}
 }
 

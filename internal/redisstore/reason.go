@@ -176,7 +176,7 @@ const unauthenticated = "Protocol error: unauthenticated"
 var wrapped = regexp.MustCompile(`^(?:ERR )?Error running script \(call to [0-9a-z_]*\): ` +
 	`(?:@?user_script: ?[0-9]+: )*-?([A-Z]{2,}) `)
 
-// replyCode returns the code of an error reply: its first word, in capitals, or that of the command that failed
+// replyCode returns the code of an error reply: its first word, in capitals, or the code of the command that failed
 // in a script.
 func replyCode(reply redis.Error) string {
 	if inner := wrapped.FindStringSubmatch(reply.Error()); inner != nil {

@@ -33,15 +33,15 @@ func isRedirection(err error) bool {
 // one of them was redirected too often, it ends, so that the client does not follow that.
 type redirections struct {
 	context.Context
-	most    int32 // the redirection of a command that ends it
+	last    int32 // the redirection of a command that ends it
 	waiting atomic.Int32
 	tooMany atomic.Bool
 	ended   atomic.Bool
 }
 
 // newRedirections returns the context of commands that are about to be sent.
-func newRedirections(ctx context.Context, commands []*command, most int32) *redirections {
-	r := &redirections{Context: ctx, most: most}
+func newRedirections(ctx context.Context, commands []*command, last int32) *redirections {
+	r := &redirections{Context: ctx, last: last}
 	r.waiting.Store(int32(len(commands)))
 	for _, c := range commands {
 		c.redirections, c.redirected, c.answered = r, 0, false
@@ -78,7 +78,7 @@ func (r *redirections) note(c *command, err error) bool {
 		return false
 	}
 	if isRedirection(err) {
-		if c.redirected++; c.redirected < r.most {
+		if c.redirected++; c.redirected < r.last {
 			return true
 		}
 		r.tooMany.Store(true)

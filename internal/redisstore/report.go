@@ -57,14 +57,14 @@ func (s *Store) reports(updates []inflight.Update) (commands []*command) {
 
 // report sends reports and notes which updates arrived. It returns a command for each update of those that a node
 // refuses as it may not have all keys, whether one was refused for another reason, and the commands that a cluster
-// redirects. A command's redirection number most ends it.
-func (s *Store) report(ctx context.Context, commands []*command, most int32, reported []bool) (refused bool,
+// redirects. A command's redirection number last ends it.
+func (s *Store) report(ctx context.Context, commands []*command, last int32, reported []bool) (refused bool,
 	alone, redirected []*command) {
 	if len(commands) == 0 {
 		return false, nil, nil
 	}
 	_, err := goroutine.Bounded(ctx, goroutine.EndGrace, func() (struct{}, error) {
-		s.exec(ctx, commands, true, most)
+		s.exec(ctx, commands, true, last)
 		return struct{}{}, nil
 	})
 	if err != nil {
@@ -74,7 +74,7 @@ func (s *Store) report(ctx context.Context, commands []*command, most int32, rep
 		s.nodes.noteStale(ctx, c.slots(s), c.Err())
 		reply, err := c.reply(), c.Err()
 		arrived := make([]bool, len(c.updates))
-		moved := most == followNone && s.nodes.refresh != nil && isRedirection(err)
+		moved := last == followNone && s.nodes.refresh != nil && isRedirection(err)
 		switch {
 		case err == nil && reply != nil:
 			if wire.DecodeReport(arrived, reply); c.afterASK {

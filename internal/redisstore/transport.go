@@ -25,7 +25,7 @@ type transport struct {
 	// coalescing says how groups share commands; nil if they do not, because the keys' servers are
 	// unknown.
 	coalescing *coalescing
-	most       int32 // the redirection that ends a command on a cluster
+	last       int32 // the redirection that ends a command on a cluster
 }
 
 // Send implements [dispatch.Transport]. Groups share commands where coalescing allows that.
@@ -43,7 +43,7 @@ func (t *transport) Send(ctx context.Context, b *dispatch.Batch) error {
 	p.build(b.Groups, shared)
 	err := p.load(ctx)
 	if err == nil {
-		s.exec(ctx, p.commands, true, t.most)
+		s.exec(ctx, p.commands, true, t.last)
 	}
 	for _, c := range p.commands {
 		c.decode(err)
@@ -64,7 +64,7 @@ func (t *transport) failed(ctx context.Context, b *dispatch.Batch, p *pipeline) 
 	if refused, alone := p.refused(), retried(b.Groups); alone != nil {
 		p.reset()
 		p.build(alone, nil)
-		s.exec(ctx, p.commands, true, t.most)
+		s.exec(ctx, p.commands, true, t.last)
 		for _, c := range p.commands {
 			if c.decode(nil); refused && c.groups[0].Err == nil {
 				s.Separate() // refused together, accepted alone
@@ -72,7 +72,7 @@ func (t *transport) failed(ctx context.Context, b *dispatch.Batch, p *pipeline) 
 		}
 	}
 	for _, g := range b.Groups {
-		if g.Err != nil && IsCommandError(g.Err) && (t.most != followNone || !isRedirection(g.Err)) {
+		if g.Err != nil && IsCommandError(g.Err) && (t.last != followNone || !isRedirection(g.Err)) {
 			s.logErrorReply(g.Err)
 		}
 		t.nodes.stale.note(t.node, g.Err)

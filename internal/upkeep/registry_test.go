@@ -17,7 +17,7 @@ func TestLimitersOfAClientAndPrefixShare(t *testing.T) {
 		return r.Join(client, prefix, func() *int { return new(int) }, func(v *int) { ended[v]++ })
 	}
 	type wrapper struct{ of any }
-	type incomparable struct{ hooks []func() }
+	type incomparable struct{ _ []func() }
 	one, other := new(string), new(string)
 	first, leave := join(one, "p")
 	same, leaveSame := join(one, "p")

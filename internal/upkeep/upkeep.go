@@ -30,7 +30,7 @@ const (
 
 // Config is what upkeep is made of.
 type Config struct {
-	// Failed is told that a task has failed.
+	// Failed is called when a task has failed.
 	Failed func(err error)
 	// Denied reports whether an error is that Redis denies a right. Until an operator grants it, trying again is
 	// of no use.
@@ -45,7 +45,7 @@ type Upkeep struct {
 	ended atomic.Bool
 	calls atomic.Int32 // of tasks, that have not ended
 
-	mu       sync.Mutex // guards the fields below, and those of tasks
+	mu       sync.Mutex // guards the fields below, and the fields of tasks
 	lastUsed time.Time
 	tasks    []*Task
 	fresh    chan struct{} // is closed when a task has ended for which decisions wait; nil if they do not

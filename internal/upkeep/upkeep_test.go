@@ -37,8 +37,8 @@ func (c *counted) Overrides(ctx context.Context) (map[string]string, string, err
 	return c.overrides.Overrides(ctx)
 }
 
-func (c *counted) Change(ctx context.Context, stamp string, most int, changes []wire.OverrideChange) (bool, error) {
-	return c.overrides.Change(ctx, stamp, most, changes)
+func (c *counted) Change(ctx context.Context, stamp string, limit int, changes []wire.OverrideChange) (bool, error) {
+	return c.overrides.Change(ctx, stamp, limit, changes)
 }
 
 func (c *counted) Published(ctx context.Context) (map[string]string, map[string]map[string]time.Time, error) {

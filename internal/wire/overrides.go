@@ -18,8 +18,8 @@ type OverrideChange struct {
 }
 
 // EncodeOverrides returns the arguments of override.lua.
-func EncodeOverrides(stamp string, most int, changes []OverrideChange) []any {
-	args := []any{stamp, most}
+func EncodeOverrides(stamp string, limit int, changes []OverrideChange) []any {
+	args := []any{stamp, limit}
 	for _, c := range changes {
 		args = append(args, c.Name, c.Text, c.Ends.UnixMilli())
 	}

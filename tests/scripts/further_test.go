@@ -33,8 +33,8 @@ func TestFurtherScripts(t *testing.T) {
 	change := func(name, text string, ends time.Duration) wire.OverrideChange {
 		return wire.OverrideChange{Name: name, Text: text, Ends: now.Add(ends)}
 	}
-	override := func(most int, all ...wire.OverrideChange) any {
-		return call("override", wire.OverrideKeys("p"), wire.EncodeOverrides("stamp", most, all)...)
+	override := func(limit int, all ...wire.OverrideChange) any {
+		return call("override", wire.OverrideKeys("p"), wire.EncodeOverrides("stamp", limit, all)...)
 	}
 	text := fmt.Sprintf(`{"until":%d}`, now.Add(2*time.Minute).UnixMilli())
 	require.EqualValues(t, 1, override(2, change("a", text, 2*time.Minute), change("b", text, time.Minute)))
