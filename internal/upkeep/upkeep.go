@@ -61,6 +61,7 @@ type Task struct {
 	Idle time.Duration
 
 	timer  *time.Timer // nil while it rests
+	begun  uint        // how often it has had a timer: an earlier timer does nothing
 	busy   bool        // it is being done
 	soon   bool        // it is to be done again soon
 	slow   bool        // it is to be done as Idle says
@@ -119,14 +120,12 @@ func (u *Upkeep) End() {
 	u.tasks = nil
 }
 
-// stopLocked ends a task until the next decision.
+// stopLocked ends a task until the next decision. The timer stays, and does nothing: this may be a [runtime.AddCleanup],
+// which may not touch the timers and channels of a bubble of testing/synctest.
 func (u *Upkeep) stopLocked(t *Task) {
-	if t.timer != nil {
-		t.timer.Stop()
-		t.timer = nil
-	}
+	t.timer = nil
 	if t.Idle > 0 {
-		u.freshLocked()
+		u.fresh = nil // whoever waits goes on when it is late
 	}
 }
 
@@ -181,7 +180,9 @@ func (u *Upkeep) use() (fresh chan struct{}) {
 // setLocked sets when a task is done.
 func (u *Upkeep) setLocked(t *Task, after time.Duration) {
 	if t.timer == nil {
-		t.timer = time.AfterFunc(after, func() { u.again(t) })
+		t.begun++
+		begun := t.begun
+		t.timer = time.AfterFunc(after, func() { u.again(t, begun) })
 	} else {
 		t.timer.Reset(after)
 	}
@@ -196,8 +197,8 @@ func (u *Upkeep) freshLocked() {
 }
 
 // again does a task now, and again later.
-func (u *Upkeep) again(t *Task) {
-	if !u.begin(t) {
+func (u *Upkeep) again(t *Task, begun uint) {
+	if !u.begin(t, begun) {
 		return
 	}
 	err := u.bounded(t.Do)
@@ -218,7 +219,7 @@ func (u *Upkeep) again(t *Task) {
 	case t.Idle > 0 && time.Since(u.lastUsed) >= idle && !u.used.Load():
 		next, t.slow = t.Idle, true
 	}
-	if t.timer == nil { // it has ended; it may have been added again
+	if t.timer == nil || t.begun != begun { // it has ended; it may have been added again
 		u.used.Store(false)
 		return
 	}
@@ -226,10 +227,10 @@ func (u *Upkeep) again(t *Task) {
 }
 
 // begin reports whether a task is to be done now.
-func (u *Upkeep) begin(t *Task) bool {
+func (u *Upkeep) begin(t *Task, begun uint) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if t.busy || t.timer == nil {
+	if t.busy || t.timer == nil || t.begun != begun {
 		return false
 	}
 	now := time.Now()

@@ -208,3 +208,20 @@ func TestDroppedLimitersKeepNoClient(t *testing.T) {
 		return client.Value() == nil
 	}))
 }
+
+// TestALimiterDroppedInABubble of testing/synctest ends its background without touching the bubble's timers: Go ends the
+// process of whoever does that from outside.
+func TestALimiterDroppedInABubble(t *testing.T) {
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		var dropped atomic.Int64
+		for range 10 {
+			l := testkit.Must(ginlimit.NewLimiter(b.Connect(t), ginlimit.WithReplicas(1)))
+			testkit.Must(testkit.Must(l.Policy("api", ginlimit.PerMinute(3))).Allow(t.Context(), "k"))
+			runtime.AddCleanup(l, func(*atomic.Int64) { dropped.Add(1) }, &dropped)
+		}
+		for dropped.Load() < 9 { // the last may be on the stack
+			runtime.GC()
+		}
+		time.Sleep(inForce)
+	})
+}
