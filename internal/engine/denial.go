@@ -59,3 +59,14 @@ func (e *Engine) noteDecision(c *dispatch.Call, allowed bool, beside denycache.B
 		e.denied.Remember(denial(c), d)
 	}
 }
+
+// askStore has the store decide.
+func (e *Engine) askStore(ctx context.Context, c *dispatch.Call, ask *Ask, answer *Answer) (done bool, err error) {
+	if err := e.store.Do(ctx, c); err != nil {
+		return false, err
+	}
+	answer.receipt.fill(c.Sent, c.States)
+	answer.judge(c, ask, FromStore)
+	e.noteDecision(c, answer.Allowed, denycache.Beside{})
+	return true, nil
+}

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"errors"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -13,7 +12,6 @@ import (
 	"github.com/ginlimit/ginlimit/internal/denycache"
 	"github.com/ginlimit/ginlimit/internal/dispatch"
 	"github.com/ginlimit/ginlimit/internal/lease"
-	"github.com/ginlimit/ginlimit/internal/redisstore"
 	"github.com/ginlimit/ginlimit/internal/rules"
 )
 
@@ -37,13 +35,6 @@ func (e *Engine) askLease(ctx context.Context, c *dispatch.Call, ask *Ask, answe
 		return true, e.decideDenied(ctx, c, ask, answer)
 	}
 	return true, e.sendLeased(ctx, c, ask, answer)
-}
-
-// loseLeases ends all leases after an error, unless Redis may be well.
-func (e *Engine) loseLeases(ctx context.Context, err error) {
-	if !left(ctx) && !redisstore.IsCommandError(err) && !errors.Is(err, dispatch.ErrQueueFull) {
-		e.leases.Lose()
-	}
 }
 
 // leased returns whose tokens may serve a call.

@@ -10,32 +10,6 @@ import (
 	"github.com/ginlimit/ginlimit/internal/rules"
 )
 
-// Request asks for the tokens of all its Asks, and a slot of each that takes one, or for nothing.
-type Request struct {
-	Asks    []Ask
-	Answers []Answer      // one for each Ask
-	Trials  int           // how many of the last Asks decide apart, each by itself: they wait for nothing and deny nothing
-	Waited  time.Duration // before, of the time that the decision has
-	Waits   func()        // called each time the request begins to wait in a line; may be nil
-}
-
-// Queue says how a request waits for what it lacks of an Ask. The zero Queue does not wait.
-type Queue struct {
-	Length int           // how many requests of the Ask's client wait in this process; 0 in a dry run, which does not wait
-	Wait   time.Duration // for how long
-	// Endless is the queue of a Wait, the only Ask of its request: it has no length, and lasts as long as the
-	// context unless Wait is set, through bans, and through an outage in which nobody else may decide. It ends
-	// with an error, not with a denial.
-	Endless bool
-
-	// Since is when the request came, in a queue of the only Ask of a request: it stands before those that
-	// came later. Zero is now.
-	Since time.Time
-	// Leaves reports that the request no longer waits: before each try, and when the key was changed. Then its
-	// error is ErrLeft. It may be nil.
-	Leaves func() bool
-}
-
 // ErrLeft is the error of a request that left its line, as its queue's Leaves wanted.
 var ErrLeft = errors.New("ginlimit: the request left its line")
 
@@ -49,22 +23,6 @@ func (q Queue) wait() time.Duration {
 	}
 	return q.Wait
 }
-
-// queues reports whether a request waits for what it lacks of an Ask.
-func (a *Ask) queues() bool { return a.Queue.Length > 0 || a.Queue.Endless }
-
-// queues reports whether the request waits for what it lacks of any Ask.
-func (r *Request) queues() bool {
-	for i := range r.Asks {
-		if r.Asks[i].queues() {
-			return true
-		}
-	}
-	return false
-}
-
-// waits reports whether the request tries again if this Ask is denied. Then the denial lasts no longer than need be.
-func (a *Ask) waits() bool { return a.turn > 0 }
 
 // waiter is a request that may wait. It waits in the line of the Ask that lacks something. Only the first of
 // a line tries; the others follow in order of arrival. Whoever lacks something of another Ask then changes

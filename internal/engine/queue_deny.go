@@ -112,7 +112,7 @@ func (w *waiter) denyBehind(l lack) error {
 // only what this process knows.
 func (w *waiter) look(l lack, asks, room bool) (done bool, err error) {
 	w.tried = time.Now()
-	if err := w.e.look(w.ctx, w.Asks, w.Answers, asks); err != nil {
+	if err := w.e.findDenials(w.ctx, w.Asks, w.Answers, asks); err != nil {
 		return true, err
 	}
 	outright, err := w.banOutright()
@@ -159,9 +159,9 @@ func (w *waiter) banOutright() (denied bool, err error) {
 	return slices.Contains(still, true), errors.Join(errs...)
 }
 
-// look finds which Asks lack tokens, or are banned, without taking anything. An answer is not decided if that is
-// not known, and it does not ask.
-func (e *Engine) look(ctx context.Context, asks []Ask, answers []Answer, ask bool) error {
+// findDenials finds which Asks lack tokens, or are banned, without taking anything. An answer is not decided if that
+// is not known, and it does not ask.
+func (e *Engine) findDenials(ctx context.Context, asks []Ask, answers []Answer, ask bool) error {
 	for i := range asks {
 		answers[i].reset()
 		asks[i].Set = asks[i].Set.Now() // a calendar period may be over
@@ -171,13 +171,11 @@ func (e *Engine) look(ctx context.Context, asks []Ask, answers []Answer, ask boo
 	}
 	d := e.several(asks, answers)
 	defer d.release()
-	d.knows()
-	if !ask {
-		rest := d.rest()
-		rest.release()
-		return nil
+	if d.knows(); ask {
+		return d.lookAtRest(ctx, time.Now())
 	}
-	return d.lookAtRest(ctx, time.Now())
+	d.rest().release()
+	return nil
 }
 
 // banFor denies one Ask, which was found to be denied, so that it bans: a look does not. It is false if there
@@ -204,20 +202,13 @@ func (e *Engine) banFor(ctx context.Context, ask []Ask, answer []Answer) (denied
 	return false, nil
 }
 
-// banHere is banFor where this process decides.
+// banHere is banFor where this process decides, as the store did not.
 func (e *Engine) banHere(ctx context.Context, ask *Ask, answer *Answer) error {
-	c := e.call(takeOf(ask), &ask.Subject, rules.All)
-	defer e.release(c)
-	why := answer.Err
 	answer.reset()
-	answer.begin(e, ask, c)
-	if c.Op.Bans = ask.whichBan(); ask.attempts() {
-		e.beginAttempt(c, ask)
-		defer e.loseAttempt(c)
-	}
-	if err := e.fallBack(ctx, c, ask, answer, why); err != nil {
-		return err
-	}
-	e.endAttempt(c, answer, nil)
-	return nil
+	d := e.emptySeveral()
+	defer d.release()
+	d.add(ask, answer)
+	d.begin()
+	d.groups[0].err = answer.Err
+	return d.end(ctx, time.Now())
 }

@@ -245,20 +245,3 @@ func (e *Engine) lineOf(ask *Ask) fifo.Name {
 	}
 	return name
 }
-
-// slotsOf is a key in the names of queues of those that want slots. No key has a line break, so others
-// have other queues.
-func slotsOf(key []byte) string { return "slots\n" + string(key) }
-
-// wake wakes the callers that wait for the slots of a key whose first one tries, and those that wait for
-// its tokens.
-func (e *Engine) wake(key []byte, tokens bool) {
-	e.changes.Add(1) // before it looks who waits: see waitIn
-	if e.waiting.Empty() {
-		return
-	}
-	if tokens {
-		e.waiting.Wake(string(key))
-	}
-	e.waiting.Wake(slotsOf(key))
-}
