@@ -103,7 +103,6 @@ type Answer struct {
 	Failed    error      // why there is no decision on a trial
 	Err       error      // why the store did not decide, last; then it may still have the Ask's set
 	attempt   int64      // that holds a slot; 0 is none
-	recalled  bool       // the attempt ends later: see recall
 	share     *rules.Set // by which this process decided; nil if it did not
 	place     int64      // of this process among those that wait for the slot that it lacks; 0 if not known
 	receipt   *receipt   // of what was taken; nil if nothing is to be given back

@@ -189,6 +189,10 @@ func (e *Engine) banFor(ctx context.Context, ask []Ask, answer []Answer) (denied
 	}
 	defer e.background.Done()
 	ask[0].Settles, ask[0].Leases = true, false
+	if ask[0].queues() && ask[0].attempts() { // nobody who waits is banned for want of a slot
+		ask[0].scope = rules.Tokens
+		defer func() { ask[0].scope = rules.All }()
+	}
 	if answer[0].withoutStore() { // nor is it asked a second time
 		err = e.banHere(ctx, &ask[0], &answer[0])
 	} else {
