@@ -297,11 +297,7 @@ func (e *Engine) returnLeases() {
 			return
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), e.Timeout)
-		var all sync.WaitGroup
-		for i := range part {
-			all.Go(func() { e.returnUnused(ctx, &part[i]) })
-		}
-		all.Wait()
+		atOnce(len(part), func(i int) error { return e.returnUnused(ctx, &part[i]) })
 		cancel()
 	}
 }
@@ -323,21 +319,21 @@ func (e *Engine) returnLater(unused lease.Unused) {
 	defer e.background.Done()
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
-	e.background.Detached(ended, e.Timeout, func(ctx context.Context) { e.returnUnused(ctx, &unused) })
+	e.background.Detached(ended, e.Timeout, func(ctx context.Context) { _ = e.returnUnused(ctx, &unused) })
 }
 
 // returnTime is for how long what is given back may be on its way to Redis: it may be queued, and
 // then in flight, each a tenth longer than the timeout.
 func (e *Engine) returnTime() time.Duration { return 2*e.Timeout + e.Timeout/5 }
 
-// returnUnused gives leased tokens back to Redis.
-func (e *Engine) returnUnused(ctx context.Context, unused *lease.Unused) {
+// returnUnused gives leased tokens back to Redis. What cannot be given back stays taken.
+func (e *Engine) returnUnused(ctx context.Context, unused *lease.Unused) error {
 	op := unused.Op(e.returnTime()) // a Return, which is not to be done late
 	if !slices.ContainsFunc(op.Claims, func(c bucket.Claim) bool { return !c.Gone() }) {
-		return // nothing is left
+		return nil // nothing is left
 	}
 	c := dispatch.NewCall()
 	c.Reset(op, unused.Buckets, bucket.NewLayout(unused.Buckets))
 	c.Key, c.Hash = unused.Key, unused.Hash
-	_ = e.apply(ctx, c, true) // what cannot be given back stays taken
+	return e.apply(ctx, c, true)
 }

@@ -95,9 +95,9 @@ func (w *waiter) begin() {
 // place, and what it lacks comes in time.
 func (w *waiter) enter(l lack) bool {
 	w.leave()
-	w.leaves, w.full = w.end(l), false
+	w.leaves, w.full = w.end(l.ask), false
 	switch {
-	case w.late(w.expected(l)):
+	case w.expected(l).After(w.until(w.leaves)):
 		return false
 	case w.endless:
 		return true
@@ -118,9 +118,9 @@ func (w *waiter) leave() {
 	}
 }
 
-// end returns until when a request waits that begins to wait for what it lacks.
-func (w *waiter) end(l lack) time.Time {
-	if own := time.Now().Add(w.Asks[l.ask].Queue.wait()); own.Before(w.ends) {
+// end returns until when a request waits that begins to wait for what it lacks of an Ask.
+func (w *waiter) end(ask int) time.Time {
+	if own := time.Now().Add(w.Asks[ask].Queue.wait()); own.Before(w.ends) {
 		return own
 	}
 	return w.ends
@@ -142,12 +142,6 @@ func (w *waiter) bound() (end func()) {
 	w.ctx, end = w.e.within(w.ctx, w.ends)
 	return end
 }
-
-// late reports whether a time is later than the request waits in its line.
-func (w *waiter) late(at time.Time) bool { return w.lateFor(w.leaves, at) }
-
-// lateFor reports whether a time is later than a request that waits to an end needs it to be.
-func (w *waiter) lateFor(end, at time.Time) bool { return at.After(w.until(end)) }
 
 // try takes what the request asks for, or returns what it lacks. It does not wait if it is allowed, if
 // waiting does not help, or for an error.

@@ -74,7 +74,7 @@ func (w *waiter) tooLate(i int) bool {
 		wait = answer.TokensAfter
 	}
 	return !w.endless && ask.queues() && denies(*answer) && wait > 0 && wait != rules.Never &&
-		w.lateFor(w.end(lack{ask: i}), time.Now().Add(wait))
+		time.Now().Add(wait).After(w.until(w.end(i)))
 }
 
 // denyBehind denies a request that finds no place in a line, would wait there for too long, or has
@@ -125,7 +125,7 @@ func (w *waiter) look(l lack, asks, room bool) (done bool, err error) {
 		return true, w.ban(lack{ask: none})
 	case denied && !room:
 		return true, w.deny(w.lackAt(l.ask))
-	case waits && w.lateFor(w.end(own), own.at):
+	case waits && own.at.After(w.until(w.end(own.ask))):
 		w.full = w.full && own.ask == l.ask // not of another policy's line
 		return true, w.deny(own)
 	}
@@ -138,22 +138,14 @@ func (w *waiter) look(l lack, asks, room bool) (done bool, err error) {
 // banOutright bans the clients of Asks without a queue that were found to deny, all at the same time. It is false if
 // none denies.
 func (w *waiter) banOutright() (denied bool, err error) {
-	var all []int
-	for i := range w.Asks {
-		if denies(w.Answers[i]) && !w.Asks[i].queues() {
-			all = append(all, i)
-		}
-	}
-	if all == nil {
-		return false, nil
-	}
 	ctx, cancel := w.rest()
 	defer cancel()
-	still := make([]bool, len(all))
 	e, asks, answers := w.e, w.Asks, w.Answers // so that w need not be on the heap
-	errs := atOnce(len(all), func(n int) (err error) {
-		i := all[n]
-		still[n], err = e.banFor(ctx, asks[i:i+1], answers[i:i+1])
+	still := make([]bool, len(asks))
+	errs := atOnce(len(asks), func(i int) (err error) {
+		if denies(answers[i]) && !asks[i].queues() {
+			still[i], err = e.banFor(ctx, asks[i:i+1], answers[i:i+1])
+		}
 		return err
 	})
 	return slices.Contains(still, true), errors.Join(errs...)

@@ -158,7 +158,7 @@ func (w *waiter) inTurn(l lack, turn *fifo.Turn, now bool) (next lack, moves boo
 			}
 			l = lacks
 		}
-		if over := l.at.IsZero() && !l.slot && !time.Now().Before(w.leaves); over || w.late(l.at) {
+		if over := l.at.IsZero() && !l.slot && !time.Now().Before(w.leaves); over || l.at.After(w.until(w.leaves)) {
 			return lack{}, false, w.deny(l)
 		}
 		turn.Expect(fifo.Expectation{At: l.at, Resource: l.resource})
