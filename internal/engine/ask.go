@@ -80,16 +80,6 @@ type Request struct {
 	Waits   func()        // called each time the request begins to wait in a line; may be nil
 }
 
-// queues reports whether the request waits for what it lacks of any Ask.
-func (r *Request) queues() bool {
-	for i := range r.Asks {
-		if r.Asks[i].queues() {
-			return true
-		}
-	}
-	return false
-}
-
 // Answer is a decision on an Ask.
 type Answer struct {
 	rules.Verdict
@@ -115,13 +105,15 @@ func (a *Ask) op() (op bucket.Op) {
 	case a.look || n == 0:
 		op = bucket.Peek(1)
 	case a.UpTo:
-		op = bucket.Op{Verb: bucket.Take, Charges: min(n, a.Set.Burst()), N: 1}
-	case n > a.Set.Burst():
+		op = bucket.Op{Verb: bucket.Take, Charges: min(n, a.Set.Burst), N: 1}
+	case n > a.Set.Burst:
 		op = bucket.Peek(n)
 	default:
 		op = bucket.Op{Verb: bucket.Take, Charges: 1, N: n}
 	}
-	op.Bans = a.whichBan()
+	if a.Set.Guarded {
+		op.Bans = a.whichBan()
+	}
 	return op
 }
 
@@ -168,38 +160,25 @@ func (a *Answer) Status(resource int) *rules.Status {
 // HasSlot reports whether the decision took a slot.
 func (a *Answer) HasSlot() bool { return a.attempt > 0 }
 
-// begin fills in what is known of an answer before the decision.
-func (a *Answer) begin(e *Engine, ask *Ask, c *dispatch.Call) {
-	if a.Hash = c.Hash; ask.Settles {
-		a.receipt = newReceipt(e.Timeout)
+// answerStatic answers an Ask of n tokens that needs no bucket.
+func (a *Answer) answerStatic(n int64, ask *Ask) {
+	a.Verdict, _ = ask.Set.Static(rules.All, n)
+	if a.Decided, a.Source = true, FromStatic; !a.Allowed && ask.Report != rules.ReportNone {
+		a.Statuses = append(a.Statuses, rules.Status{Resource: rules.Prohibited, Denies: true})
 	}
-}
-
-// static answers an Ask that needs no bucket.
-func (e *Engine) static(n int64, ask *Ask, answer *Answer) bool {
-	verdict, ok := ask.Set.Static(rules.All, n)
-	if !ok {
-		return false
-	}
-	answer.Verdict, answer.Decided, answer.Source = verdict, true, FromStatic
-	if !verdict.Allowed && ask.Report != rules.ReportNone {
-		answer.Statuses = append(answer.Statuses, rules.Status{Resource: rules.Prohibited, Denies: true})
-	}
-	return true
 }
 
 // judge fills in the answer from the states of a call.
 func (a *Answer) judge(c *dispatch.Call, ask *Ask, source Source) {
-	a.Verdict, a.Statuses = ask.Set.Judge(ask.scope, c.States, c.Op, ask.Report, a.Statuses)
-	a.Decided, a.Source = true, source
+	charges, fits := ask.Set.Fit(ask.scope, c.States, c.Op)
+	a.Verdict, a.Statuses = ask.Set.Judge(ask.scope, c.States, c.Op.N, charges, fits, ask.Report, a.Statuses)
+	if a.Decided, a.Source = true, source; ask.N == 0 {
+		a.allowFree()
+	}
 }
 
 // allowFree allows a request for 0 tokens, whatever is left.
-func (a *Answer) allowFree(n int64) {
-	if n == 0 {
-		a.Allowed, a.RetryAfter = true, 0
-	}
-}
+func (a *Answer) allowFree() { a.Allowed, a.RetryAfter = true, 0 }
 
 // denies reports whether an answer denies.
 func denies(a Answer) bool { return a.Decided && !a.Allowed }

@@ -211,7 +211,8 @@ func (e *Engine) call(op bucket.Op, s *Subject, scope rules.Scope) *dispatch.Cal
 		c = dispatch.NewCall()
 	}
 	op.Tenant = s.Tenant
-	c.Reset(op, s.Set.Buckets(scope), s.Set.Layout(scope))
+	buckets, layout := s.Set.Call(scope)
+	c.Reset(op, buckets, layout)
 	c.Key = e.Keys.Append(c.Key, s.Prefix, s.Client)
 	c.Hash = clientkey.Hash(c.Key)
 	return c

@@ -165,10 +165,12 @@ func (g *group) end(ctx context.Context, e *Engine, allowed bool, beside denycac
 		a, charges := m.answer, g.charges
 		if g.err == nil {
 			a.Source = FromStore
-			if charges > 0 && !allowed {
-				a.receipt, a.Granted = newReceipt(e.Timeout), charges*m.call.Op.N
+			if m.ask.Settles || charges > 0 && !allowed {
+				a.receipt = newReceipt(e.Timeout, m.call.Sent, m.call.States)
 			}
-			a.receipt.fill(m.call.Sent, m.call.States)
+			if !allowed {
+				a.Granted = charges * m.call.Op.N
+			}
 		}
 		if !allowed && a.Granted > 0 {
 			taken, charges = append(taken, m.takeBack()), 0

@@ -21,20 +21,16 @@ const maxDenial = time.Second / 2
 
 // askLease decides by tokens that were taken ahead, or has Redis decide and takes some ahead. Leases do not
 // serve a request that may give back what it takes.
-func (e *Engine) askLease(ctx context.Context, c *dispatch.Call, ask *Ask, answer *Answer) (done bool, err error) {
+func (e *Engine) askLease(ctx context.Context, c *dispatch.Call, ask *Ask, answer *Answer) error {
 	switch {
-	case !ask.Leases || e.redis == nil || ask.Set.Life() == 0:
-		return false, nil
 	case c.Op.Charges == 0:
 		return e.peekAtLease(ctx, c, ask, answer)
-	case ask.Settles:
-		return false, nil
 	case e.decideByLease(c, ask, answer, c.Op.Charges, ask.again):
-		return true, nil
-	case e.isDenied(c, ask):
-		return true, e.decideDenied(ctx, c, ask, answer)
+		return nil
+	case e.isRemembered(c, ask):
+		return e.decideDenied(ctx, c, ask, answer)
 	}
-	return true, e.sendLeased(ctx, c, ask, answer)
+	return e.sendLeased(ctx, c, ask, answer)
 }
 
 // leased returns whose tokens may serve a call.
@@ -60,15 +56,15 @@ func (e *Engine) decideByLease(c *dispatch.Call, ask *Ask, answer *Answer, least
 }
 
 // peekAtLease decides on a call that only looks: also by a lease, if Redis denies.
-func (e *Engine) peekAtLease(ctx context.Context, c *dispatch.Call, ask *Ask, answer *Answer) (done bool, err error) {
-	if done, err = e.askStore(ctx, c, ask, answer); err != nil || answer.Allowed {
-		return done, err
+func (e *Engine) peekAtLease(ctx context.Context, c *dispatch.Call, ask *Ask, answer *Answer) error {
+	if err := e.askStore(ctx, c, ask, answer); err != nil || answer.Allowed {
+		return err
 	}
 	if left := e.leases.Usable(leased(c, ask)); left >= c.Op.N {
 		answer.Verdict, answer.Statuses = ask.Set.JudgeLeased(c.States, 0, left, ask.Report, answer.Statuses[:0])
 		answer.Source = FromLease
 	}
-	return true, nil
+	return nil
 }
 
 // decideDenied decides on a call that the deny cache denies: by tokens that were taken ahead, as far
@@ -98,7 +94,7 @@ func (e *Engine) awaitLease(ctx context.Context, other *lease.Prefetch, c *dispa
 		return false, other.Err
 	case e.decideByLease(c, ask, answer, c.Op.Charges, true):
 		return true, nil
-	case e.isDenied(c, ask):
+	case e.isRemembered(c, ask):
 		return true, e.decideDenied(ctx, c, ask, answer)
 	}
 	return false, nil
@@ -108,7 +104,7 @@ func (e *Engine) awaitLease(ctx context.Context, other *lease.Prefetch, c *dispa
 // is in flight that takes tokens ahead, it first waits for that one.
 func (e *Engine) sendLeased(ctx context.Context, c *dispatch.Call, ask *Ask, answer *Answer) error {
 	start, subject := time.Now(), leased(c, ask)
-	trip := e.leases.Begin(subject, ask.Set.Life(), c.Op.Charges, c.Op.N)
+	trip := e.leases.Begin(subject, ask.Set.Life, c.Op.Charges, c.Op.N)
 	if other := trip.Other(); other != nil {
 		within, cancel := e.within(ctx, start)
 		defer cancel()
@@ -116,7 +112,7 @@ func (e *Engine) sendLeased(ctx context.Context, c *dispatch.Call, ask *Ask, ans
 		if done, err := e.awaitLease(ctx, other, c, ask, answer); done || err != nil {
 			return err
 		}
-		trip = e.leases.Begin(subject, ask.Set.Life(), c.Op.Charges, c.Op.N)
+		trip = e.leases.Begin(subject, ask.Set.Life, c.Op.Charges, c.Op.N)
 	}
 	var after []bucket.State
 	var short bool
@@ -181,7 +177,7 @@ func (e *Engine) decideByBoth(ctx context.Context, c *dispatch.Call, ask *Ask, a
 	}
 	own := e.call(op, &ask.Subject, rules.All)
 	defer e.release(own)
-	charge := Charge{of: ask.Subject, n: op.N, receipt: newReceipt(e.Timeout)}
+	charge := Charge{of: ask.Subject, n: op.N}
 	if err = e.store.Do(ctx, own); err != nil {
 		e.leases.PutBack(part)
 		e.recallOne(ctx, own, ask)
@@ -193,7 +189,7 @@ func (e *Engine) decideByBoth(ctx context.Context, c *dispatch.Call, ask *Ask, a
 	}
 	if !e.leases.Use(part) {
 		e.leases.PutBack(part)
-		charge.receipt.fill(own.Sent, own.States)
+		charge.receipt = newReceipt(e.Timeout, own.Sent, own.States)
 		e.background.Detached(ctx, e.Timeout, func(ctx context.Context) { _ = e.giveBack(ctx, &charge) })
 		return false, nil
 	}
@@ -259,7 +255,7 @@ func (e *Engine) sendAhead(ctx context.Context, c *dispatch.Call, ask *Ask, trip
 // ask Redis seldom while the limit has no more. If the call itself is denied, its states say so.
 func (e *Engine) denyAtLeast(c *dispatch.Call, ask *Ask, after []bucket.State) {
 	// By chance, as otherwise the process that asks right after another would always find less.
-	hold := min(ask.Set.Life(), maxDenial)
+	hold := min(ask.Set.Life, maxDenial)
 	hold = hold/2 + rand.N(hold/4+1)
 	// A window says for how long it denies. Without a cache nobody is denied from it.
 	if ask.waits() || !bucket.Tokens(c.Buckets) || e.denied == nil ||

@@ -137,7 +137,7 @@ func (m *member) alone(e *Engine) local {
 func (m *member) local(set *rules.Set, found []bucket.State) local {
 	op := m.call.Op
 	if op.Charges > 1 {
-		op.Charges = min(op.Charges, set.Burst())
+		op.Charges = min(op.Charges, set.Burst)
 	}
 	return local{
 		member: m, Part: memory.Part{Key: m.call.Key, Buckets: set.Buckets(m.ask.scope), Op: op, States: found},
@@ -153,8 +153,10 @@ func (e *Engine) end(l *local, takes bool, sent time.Time) {
 		charges = 0
 	}
 	e.judge(l.member, l.set, l.Op, l.States, charges, fits)
-	answer.receipt.fill(sent, l.States)
-	if answer.RetryAfter == rules.Never && answer.Source == FromLocal && l.Op.N <= ask.Set.Burst() {
+	if ask.Settles {
+		answer.receipt = newReceipt(e.Timeout, sent, l.States)
+	}
+	if answer.RetryAfter == rules.Never && answer.Source == FromLocal && l.Op.N <= ask.Set.Burst {
 		answer.RetryAfter = l.set.RetryAfterPeriods(ask.scope, l.States, l.Op.N)
 	}
 	e.endAttempt(l.call, answer)

@@ -22,11 +22,13 @@ func (m *member) free() bool { return m.ask.N == 0 }
 // judge fills in the answer of a member by a set, from the states found.
 func (e *Engine) judge(m *member, set *rules.Set, op bucket.Op, found []bucket.State, charges int64, fits bool) {
 	a := m.answer
-	a.Verdict, a.Statuses = set.JudgeOf(m.ask.scope, found, op.N, charges, fits, m.ask.Report, a.Statuses[:0])
+	a.Verdict, a.Statuses = set.Judge(m.ask.scope, found, op.N, charges, fits, m.ask.Report, a.Statuses[:0])
 	if a.Decided = true; !fits && a.Source == FromStore && set.Bans() {
 		e.bans.note(m.call.Hash, set.Banned(rules.All, found))
 	}
-	a.allowFree(m.ask.N)
+	if m.free() {
+		a.allowFree()
+	}
 }
 
 // takeBack returns what was taken for a member, which is to be given back, as the request is denied. It is a copy: the

@@ -71,11 +71,10 @@ func (r *Request) mayWait() bool {
 	counted := false
 	for i := range r.Asks {
 		ask := &r.Asks[i]
-		verdict, static := ask.Set.Static(rules.All, ask.N)
-		if static && !verdict.Allowed || ask.N > ask.Set.Burst() {
+		if ask.Set.Prohibits() || ask.Set.Counted && ask.N > ask.Set.Burst {
 			return false
 		}
-		counted = counted || ask.N > 0 && !static && ask.queues()
+		counted = counted || ask.N > 0 && ask.Set.Counted && ask.queues()
 	}
 	return counted
 }

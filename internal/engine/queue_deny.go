@@ -93,7 +93,7 @@ func (w *waiter) denyBehind(l lack) error {
 	wait := w.retryAfter(l)
 	answer.Verdict = rules.Verdict{Resource: l.resource, RetryAfter: wait, ResetAfter: wait}
 	if !l.slot {
-		answer.ResetAfter += min(ask.Set.Regain(ask.Set.Burst()-ask.N, 0, 1), rules.Longest-wait)
+		answer.ResetAfter += min(ask.Set.Regain(ask.Set.Burst-ask.N, 0, 1), rules.Longest-wait)
 	}
 	answer.Decided, answer.Source, answer.Hash, answer.QueueFull = true, FromStatic, w.e.Hash(&ask.Subject), w.full
 	if buckets := ask.Set.Buckets(rules.All); l.resource >= 0 && ask.Report != rules.ReportNone {

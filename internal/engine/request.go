@@ -12,7 +12,10 @@ import (
 //
 // Answers that are not Decided are of Asks that nobody looked at, as another one was denied.
 func (e *Engine) Take(ctx context.Context, r Request) error {
-	queues := r.queues()
+	queues := false
+	for i := range r.Asks {
+		queues = queues || r.Asks[i].queues()
+	}
 	if r.Waited > 0 && !queues {
 		within, cancel := e.within(ctx, time.Now().Add(-r.Waited))
 		defer cancel()
@@ -58,10 +61,10 @@ func (e *Engine) Peek(ctx context.Context, asks []Ask, answers []Answer) error {
 	}
 	for i := range asks {
 		answers[i].reset()
-		if !e.static(0, &asks[i], &answers[i]) {
-			if err := e.look(ctx, &asks[i], &answers[i]); err != nil {
-				return err
-			}
+		if !asks[i].Set.Counted {
+			answers[i].answerStatic(0, &asks[i])
+		} else if err := e.look(ctx, &asks[i], &answers[i]); err != nil {
+			return err
 		}
 		if answers[i].RetryAfter == rules.Never {
 			return nil

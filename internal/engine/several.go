@@ -56,7 +56,7 @@ func (e *Engine) emptySeveral() *several {
 // add adds an Ask.
 func (d *several) add(ask *Ask, answer *Answer) {
 	c := d.e.call(ask.op(), &ask.Subject, ask.scope)
-	answer.begin(d.e, ask, c)
+	answer.Hash = c.Hash
 	d.addMember(member{ask: ask, answer: answer, call: c})
 }
 
@@ -153,8 +153,12 @@ func (d *several) begin() {
 // knows reports whether the deny cache denies one of the Asks.
 func (d *several) knows() (known bool) {
 	for _, m := range d.members {
-		if m.known = d.e.isDenied(m.call, m.ask); m.known {
-			m.answer.judge(m.call, m.ask, FromCache)
+		// A denial that banned nobody does not answer for one that is to ban.
+		c := m.call
+		m.known = c.Op.Charges > 0 && d.e.isRemembered(c, m.ask) &&
+			(c.Layout.Ban < 0 || c.Op.Bans == bucket.NoBans || c.States[c.Layout.Ban].Wait > 0)
+		if m.known {
+			m.answer.judge(c, m.ask, FromCache)
 			known = true
 		}
 	}

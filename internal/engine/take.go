@@ -3,15 +3,8 @@ package engine
 import (
 	"context"
 
-	"github.com/ginlimit/ginlimit/internal/dispatch"
 	"github.com/ginlimit/ginlimit/internal/rules"
 )
-
-// layer decides on a call, or leaves it to the next one. An error leaves it to this process (see fallBack).
-type layer func(e *Engine, ctx context.Context, c *dispatch.Call, ask *Ask, answer *Answer) (done bool, err error)
-
-// layers decide on calls, in this order.
-var layers = [...]layer{(*Engine).askLease, (*Engine).askDenyCache, (*Engine).askStore}
 
 // takeNow takes the tokens of each Ask, or none of any.
 func (e *Engine) takeNow(ctx context.Context, asks []Ask, answers []Answer) error {
@@ -23,10 +16,9 @@ func (e *Engine) takeNow(ctx context.Context, asks []Ask, answers []Answer) erro
 	}
 	counted := 0
 	for i := range asks {
-		ask, answer := &asks[i], &answers[i]
-		if !e.static(ask.N, ask, answer) {
+		if asks[i].Set.Counted {
 			counted++
-		} else if !answer.Allowed {
+		} else if answers[i].answerStatic(asks[i].N, &asks[i]); !answers[i].Allowed {
 			for j := range answers[:i] {
 				answers[j].Decided = false
 			}
@@ -42,30 +34,28 @@ func (e *Engine) takeNow(ctx context.Context, asks []Ask, answers []Answer) erro
 	return e.several(asks, answers).take(ctx)
 }
 
-// take decides on one Ask that has buckets.
-func (e *Engine) take(ctx context.Context, ask *Ask, answer *Answer) error {
-	if ask.Set.Guarded() {
+// take decides on one Ask that has buckets: by a lease if it has one, by the deny cache, or by the store. After an
+// error this process decides.
+func (e *Engine) take(ctx context.Context, ask *Ask, answer *Answer) (err error) {
+	if ask.Set.Guarded {
 		d := e.emptySeveral()
 		d.add(ask, answer)
 		return d.take(ctx)
 	}
 	c := e.call(ask.op(), &ask.Subject, rules.All)
 	defer e.release(c)
-	answer.begin(e, ask, c)
-	err := e.decide(ctx, c, ask, answer)
-	answer.allowFree(ask.N)
-	return err
-}
-
-// decide decides on a call by the first layer that can.
-func (e *Engine) decide(ctx context.Context, c *dispatch.Call, ask *Ask, answer *Answer) error {
-	for _, layer := range layers {
-		if done, err := layer(e, ctx, c, ask, answer); err != nil {
-			e.recallOne(ctx, c, ask)
-			return e.fallBack(ctx, c, ask, answer, err)
-		} else if done {
-			break
-		}
+	answer.Hash = c.Hash
+	switch takes := c.Op.Charges > 0; {
+	case ask.Leases && ask.Set.Life > 0 && e.redis != nil && !(takes && ask.Settles):
+		err = e.askLease(ctx, c, ask, answer)
+	case takes && e.isRemembered(c, ask):
+		answer.judge(c, ask, FromCache)
+	default:
+		err = e.askStore(ctx, c, ask, answer)
+	}
+	if err != nil {
+		e.recallOne(ctx, c, ask)
+		return e.fallBack(ctx, c, ask, answer, err)
 	}
 	return nil
 }

@@ -88,17 +88,10 @@ func (s *Set) Fit(scope Scope, found []bucket.State, op bucket.Op) (charges int6
 	return min(charges, op.Charges), charges > 0
 }
 
-// Judge returns the verdict on an operation from the states that the store found, by the arithmetic
-// by which the store decided, and appends the statuses that are wanted.
-func (s *Set) Judge(scope Scope, found []bucket.State, op bucket.Op, report Report,
-	statuses []Status) (Verdict, []Status) {
-	charges, allowed := s.Fit(scope, found, op)
-	return s.JudgeOf(scope, found, op.N, charges, allowed, report, statuses)
-}
-
-// JudgeOf is Judge of a decision on several sets together, by which charges of n tokens each are
-// made of each.
-func (s *Set) JudgeOf(scope Scope, found []bucket.State, n, charges int64, allowed bool, report Report,
+// Judge returns the verdict on charges of n tokens each, from the states that the store found, by the arithmetic by
+// which the store decided, and appends the statuses that are wanted. It is allowed if a charge fits; how many are made
+// depends on what else is decided with it.
+func (s *Set) Judge(scope Scope, found []bucket.State, n, charges int64, allowed bool, report Report,
 	statuses []Status) (Verdict, []Status) {
 	buckets := s.Buckets(scope)
 	closest := Verdict{Allowed: allowed, Granted: charges * n, Resource: Uncounted, Remaining: math.MaxInt64}
@@ -132,7 +125,7 @@ func (s *Set) JudgeOf(scope Scope, found []bucket.State, n, charges int64, allow
 			this.RetryAfter = duration(b.RetryAfter(after, n))
 		}
 		var share tenantShare
-		if s.Divided() {
+		if s.Divided {
 			share = shareOf(&buckets[1], found[1], charges, n)
 			share.restrict(&this, allowed)
 		}
