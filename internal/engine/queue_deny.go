@@ -66,17 +66,6 @@ func (w *waiter) ban(l lack) error {
 	return w.e.takeNow(ctx, w.Asks, w.Answers)
 }
 
-// tooLate reports whether an Ask with a queue denies for want of tokens that come later than the request waits.
-func (w *waiter) tooLate(i int) bool {
-	ask, answer := &w.Asks[i], &w.Answers[i]
-	wait := answer.RetryAfter
-	if answer.Resource == ask.Set.Slots() {
-		wait = answer.TokensAfter
-	}
-	return !w.endless && ask.queues() && denies(*answer) && wait > 0 && wait != rules.Never &&
-		time.Now().Add(wait).After(w.until(w.end(i)))
-}
-
 // denyBehind denies a request that finds no place in a line, would wait there for too long, or has
 // waited there without a turn. It hears when the line's tokens come, without asking Redis; only if a
 // denial bans, or another policy may deny for longer, it has to be asked.

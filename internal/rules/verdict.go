@@ -96,6 +96,7 @@ func (s *Set) Judge(scope Scope, found []bucket.State, n, charges int64, allowed
 	buckets := s.Buckets(scope)
 	closest := Verdict{Allowed: allowed, Granted: charges * n, Resource: Uncounted, Remaining: math.MaxInt64}
 	var banned, tokens time.Duration
+	listed := report > ReportDenying || report == ReportDenying && !allowed
 	if !allowed {
 		if banned = s.Banned(scope, found); banned > 0 {
 			closest.Banned = true
@@ -140,7 +141,9 @@ func (s *Set) Judge(scope Scope, found []bucket.State, n, charges int64, allowed
 		if closest.Resource < 0 || this.CloserThan(&closest) && (b.Kind != bucket.Slots || this.RetryAfter > 0) {
 			closest = this
 		}
-		statuses = appendStatus(statuses, i, b, found[i], after, n, allowed, banned, share, report)
+		if listed {
+			statuses = appendStatus(statuses, i, b, found[i], after, n, allowed, banned, share, report)
+		}
 	}
 	switch {
 	case closest.Resource == Uncounted && !allowed:
@@ -214,9 +217,6 @@ func (s *Set) RetryAfterPeriods(scope Scope, found []bucket.State, n int64) (wai
 // appendStatus appends the status of a resource, if it denies or every one is wanted. A banned client has nothing left.
 func appendStatus(statuses []Status, i int, b *bucket.Bucket, found, after bucket.State, n int64, allowed bool,
 	banned time.Duration, share tenantShare, report Report) []Status {
-	if report == ReportNone || report == ReportDenying && allowed {
-		return statuses
-	}
 	if b.Kind == bucket.Slots {
 		banned = 0 // they are free or not
 	}
