@@ -12,14 +12,12 @@ import (
 )
 
 // errTooLate is the error of a Wait whose context ends before there are tokens.
-func errTooLate() error {
-	return fmt.Errorf("ginlimit: the tokens come after the deadline: %w", context.DeadlineExceeded)
-}
+var errTooLate = fmt.Errorf("ginlimit: the tokens come after the deadline: %w", context.DeadlineExceeded)
 
 // deny denies a request that has just tried, or looked. It bans for tokens that it lacks.
 func (w *waiter) deny(l lack) error {
 	if w.endless {
-		return errTooLate()
+		return errTooLate
 	}
 	answer := &w.Answers[l.ask]
 	if err := w.ban(l); err != nil || !denies(*answer) {
@@ -71,10 +69,9 @@ func (w *waiter) ban(l lack) error {
 // denial bans, or another policy may deny for longer, it has to be asked.
 func (w *waiter) denyBehind(l lack) error {
 	if w.endless {
-		return errTooLate()
+		return errTooLate
 	}
-	asks := len(w.Asks) > 1 || w.Asks[0].Set.Bans()
-	if done, err := w.look(l, asks, false); done {
+	if done, err := w.look(l, false); done {
 		return err
 	}
 	ask, answer := &w.Asks[l.ask], &w.Answers[l.ask]
@@ -97,10 +94,11 @@ func (w *waiter) denyBehind(l lack) error {
 }
 
 // look looks, for a request that others stand before, at what it need not lack: it is done if the request
-// is banned, or lacks tokens for too long or of the line in which it has no room. If it does not ask, it uses
-// only what this process knows.
-func (w *waiter) look(l lack, asks, room bool) (done bool, err error) {
+// is banned, or lacks tokens for too long or of the line in which it has no room. The store is asked only if that
+// may tell more than this process knows.
+func (w *waiter) look(l lack, room bool) (done bool, err error) {
 	w.tried = time.Now()
+	asks := len(w.Asks) > 1 || w.Asks[0].Set.Bans() || room && w.Asks[0].attempts()
 	if err := w.e.findDenials(w.ctx, w.Asks, w.Answers, asks); err != nil {
 		return true, err
 	}

@@ -146,8 +146,7 @@ func (w *waiter) wait(l lack, behind bool) error {
 			return w.deny(l)
 		case behind || w.undecided():
 			behind = true // it has not tried since
-			asks := len(w.Asks) > 1 || w.Asks[0].attempts() || w.Asks[0].Set.Bans()
-			if done, err := w.look(l, asks, true); done {
+			if done, err := w.look(l, true); done {
 				return err
 			}
 		}

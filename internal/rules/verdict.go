@@ -96,7 +96,6 @@ func (s *Set) Judge(scope Scope, found []bucket.State, n, charges int64, allowed
 	buckets := s.Buckets(scope)
 	closest := Verdict{Allowed: allowed, Granted: charges * n, Resource: Uncounted, Remaining: math.MaxInt64}
 	var banned, tokens time.Duration
-	listed := report > ReportDenying || report == ReportDenying && !allowed
 	if !allowed {
 		if banned = s.Banned(scope, found); banned > 0 {
 			closest.Banned = true
@@ -105,13 +104,10 @@ func (s *Set) Judge(scope Scope, found []bucket.State, n, charges int64, allowed
 	}
 	for i := range buckets {
 		b := &buckets[i]
-		switch b.Kind {
-		case bucket.Tenants: // they are judged with their limit
-			continue
-		case bucket.Ban:
-			if banned > 0 && report == ReportFull {
-				statuses = append(statuses, Status{More: banned, Retry: banned, Reset: banned, Resource: int32(i), Denies: true})
-			}
+		if b.Kind == bucket.Ban && banned > 0 && report == ReportFull {
+			statuses = append(statuses, Status{More: banned, Retry: banned, Reset: banned, Resource: int32(i), Denies: true})
+		}
+		if b.Kind == bucket.Ban || b.Kind == bucket.Tenants { // these are judged with their limit
 			continue
 		}
 		after := found[i]
@@ -141,7 +137,7 @@ func (s *Set) Judge(scope Scope, found []bucket.State, n, charges int64, allowed
 		if closest.Resource < 0 || this.CloserThan(&closest) && (b.Kind != bucket.Slots || this.RetryAfter > 0) {
 			closest = this
 		}
-		if listed {
+		if report > ReportDenying || report == ReportDenying && !allowed {
 			statuses = appendStatus(statuses, i, b, found[i], after, n, allowed, banned, share, report)
 		}
 	}
