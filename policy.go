@@ -222,7 +222,7 @@ func (p *Policy) tenantOf(name string, weight int) (bucket.Tenant, error) {
 // none.
 func (p *Policy) tenantOfRequest(c *gin.Context, limits *policyLimits) (bucket.Tenant, error) {
 	tenant, err := p.tenantOf(p.counts.shares(c))
-	if !limits.rules.Divided() {
+	if !limits.rules.Divided {
 		tenant = bucket.Tenant{}
 	}
 	return tenant, err
@@ -362,7 +362,7 @@ func (p *Policy) askOf(client string, limits *policyLimits) engine.Ask {
 		Subject: engine.Subject{Prefix: p.prefix, Client: client, Set: limits.rules.Now()},
 		Failure: engine.Failure(p.asks.failure), Leases: true,
 	}
-	if limits.rules.Divided() {
+	if limits.rules.Divided {
 		ask.Tenant = p.tenant
 	}
 	return ask

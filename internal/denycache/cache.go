@@ -94,10 +94,7 @@ func New(entries int) *Cache {
 
 // Lookup reports whether Redis would deny a charge. If so, it sets the states of the buckets.
 func (c *Cache) Lookup(s Subject, states []bucket.State) bool {
-	if c == nil {
-		return false
-	}
-	e := find(c.table.Places(s.Hash), s)
+	e := c.find(s)
 	if e == nil || s.Shared != 0 && c.changedSince(s.Shared, e.Sent) {
 		return false
 	}
@@ -130,23 +127,17 @@ func (c *Cache) Lookup(s Subject, states []bucket.State) bool {
 
 // Looked reports whether subjects were looked at together with a denial that is known, for as many tokens.
 func (c *Cache) Looked(s Subject, b Beside) bool {
-	if c == nil {
-		return false
-	}
-	e := find(c.table.Places(s.Hash), s)
+	e := c.find(s)
 	return e != nil && slices.ContainsFunc(e.Beside[:], func(o Beside) bool { return o.Of == b.Of && o.N >= b.N })
 }
 
 // SetBeside notes what was looked at together with a denial, if that is known.
 func (c *Cache) SetBeside(s Subject, b Beside) {
-	if c == nil {
-		return
-	}
-	places := c.table.Places(s.Hash)
-	e := find(places, s)
+	e := c.find(s)
 	if e == nil {
 		return
 	}
+	places := c.table.Places(s.Hash)
 	with := *e
 	if with.Beside[0].Of != b.Of {
 		with.Beside[1] = with.Beside[0]
@@ -179,8 +170,12 @@ func Holds(buckets []bucket.Bucket, states []bucket.State, n int64, atLeast time
 	return true
 }
 
-// find returns the entry of a subject.
-func find(places []table.Place[entry], s Subject) *entry {
+// find returns the entry of a subject, or nil.
+func (c *Cache) find(s Subject) *entry {
+	if c == nil {
+		return nil
+	}
+	places := c.table.Places(s.Hash)
 	for i := range places {
 		e := places[i].Load()
 		if e != nil && e.matches(s.Hash, s.Key) && bucket.Same(e.buckets, s.Buckets) &&

@@ -36,9 +36,9 @@ func TestForget(t *testing.T) {
 			c.Remember(s, before)
 		}
 		require.Nil(t, c.lookup(k))
-		require.Equal(t, before.Sent.Add(-10*ms), find(c.table.Places(same.Hash), same).Sent,
+		require.Equal(t, before.Sent.Add(-10*ms), c.find(same).Sent,
 			"not remembered, as it may be the same key")
-		require.Equal(t, before.Sent, find(c.table.Places(other.Hash), other).Sent)
+		require.Equal(t, before.Sent, c.find(other).Sent)
 
 		c.Remember(k, denied(empty))
 		require.Nil(t, c.lookup(k), "of the same moment")

@@ -96,6 +96,31 @@ func TestEveryAskThatDeniesForGoodBans(t *testing.T) {
 	})
 }
 
+// TestTokensThatComeTooLateBanAlsoWhileASlotIsMissing, but a slot that is waited for in vain does not.
+func TestTokensThatComeTooLateBanAlsoWhileASlotIsMissing(t *testing.T) {
+	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
+		for name, row := range map[string]struct {
+			taken  int64 // of 10 tokens a minute
+			wait   time.Duration
+			banned bool
+		}{
+			"too late": {10, 5 * time.Second, true},
+			"in time":  {10, 7 * time.Second, false},
+			"at once":  {9, 5 * time.Second, false},
+		} {
+			ban, slot := bucket.NewBan((10*time.Hour).Milliseconds(), (10*time.Hour).Milliseconds()), bucket.NewSlots(1)
+			one := ask(name, setOf(perMinute(10), ban, slot))
+			held := take(t, e, row.taken, one)
+			require.True(t, held.HasSlot(), name)
+			start, denied := time.Now(), engine.Answer{}
+			require.NoError(t, takeQueued(t.Context(), e, 1, &one, &denied, 1, row.wait), name)
+			require.False(t, denied.Allowed, name)
+			require.Equal(t, row.banned, denied.Banned, name)
+			require.Equal(t, row.banned, time.Since(start) < time.Second, name)
+		}
+	})
+}
+
 // TestNobodyIsBannedUnlessTheAskSaysSo.
 func TestNobodyIsBannedUnlessTheAskSaysSo(t *testing.T) {
 	for name, row := range map[string]struct {

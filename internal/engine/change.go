@@ -2,11 +2,13 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"math"
 	"time"
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
 	"github.com/ginlimit/ginlimit/internal/dispatch"
+	"github.com/ginlimit/ginlimit/internal/redisstore"
 	"github.com/ginlimit/ginlimit/internal/rules"
 )
 
@@ -90,4 +92,28 @@ func (e *Engine) applyLocally(key []byte, hash uint64, buckets []bucket.Bucket, 
 func (e *Engine) LimitsChanged() {
 	e.changes.Add(1) // before it looks who waits: see waitIn
 	e.waiting.WakeAll()
+}
+
+// wake wakes the callers that wait for the slots of a key whose first one tries, and those that wait for
+// its tokens.
+func (e *Engine) wake(key []byte, tokens bool) {
+	e.changes.Add(1) // before it looks who waits: see waitIn
+	if e.waiting.Empty() {
+		return
+	}
+	if tokens {
+		e.waiting.Wake(string(key))
+	}
+	e.waiting.Wake(slotsOf(key))
+}
+
+// slotsOf is a key in the names of queues of those that want slots. No key has a line break, so others
+// have other queues.
+func slotsOf(key []byte) string { return "slots\n" + string(key) }
+
+// loseLeases ends all leases after an error, unless Redis may be well.
+func (e *Engine) loseLeases(ctx context.Context, err error) {
+	if !left(ctx) && !redisstore.IsCommandError(err) && !errors.Is(err, dispatch.ErrQueueFull) {
+		e.leases.Lose()
+	}
 }

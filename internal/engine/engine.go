@@ -13,8 +13,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/ginlimit/ginlimit/internal/bucket"
 	"github.com/ginlimit/ginlimit/internal/clientkey"
 	"github.com/ginlimit/ginlimit/internal/denycache"
@@ -34,86 +32,6 @@ var ErrUnavailable = errors.New("ginlimit: unavailable")
 
 // ErrClosed says that the engine is closed. It comes with ErrUnavailable.
 var ErrClosed = dispatch.ErrClosed
-
-// Failure is what happens if the store does not decide.
-type Failure uint8
-
-const (
-	FailLocal  Failure = iota // this process decides
-	FailOpen                  // the request is allowed
-	FailClosed                // there is no decision
-)
-
-// Source is where a decision was made.
-type Source uint8
-
-const (
-	FromStore  Source = iota // by the store: Redis, or this process if it has no Redis
-	FromCache                // by the deny cache
-	FromLease                // by tokens taken ahead
-	FromLocal                // in this process, without the store
-	FromOpen                 // nowhere: the store did not decide, and the request is allowed
-	FromStatic               // nowhere: nothing is counted, the set prohibits, or a queue has no place
-)
-
-// Subject is a client under a set of rules.
-type Subject struct {
-	Prefix string // of the client's key; "" is none
-	Client string
-	Tenant bucket.Tenant // of the client, if tenants share its limits; see TenantName
-	Set    *rules.Set    // the current one; waiting for another calendar period renews it
-}
-
-// Ask is what a request wants of a subject, and how it may be decided on.
-type Ask struct {
-	Subject
-	N       int64         // tokens; 0 only looks, and is allowed unless the set prohibits
-	UpTo    bool          // fewer tokens will do, and no denial bans the client
-	Leases  bool          // leased tokens may serve, and tokens be taken ahead
-	Failure Failure       // what happens if the store does not decide
-	Settles bool          // what is taken may be given back
-	Recalls bool          // what is taken for a caller that has left is given back
-	Report  rules.Report  // which statuses are wanted
-	Queue   Queue         // how the request waits for what it lacks of this Ask
-	scope   rules.Scope   // all of the set, but for a look that leaves slots out
-	again   bool          // it has waited and tried before, and its tokens are counted as wanted
-	turn    time.Duration // until this process is no longer known to wait; 0 if the request does not
-}
-
-// Answer is a decision on an Ask.
-type Answer struct {
-	rules.Verdict
-	Decided  bool // else another Ask of the same request was denied first
-	Source   Source
-	Statuses []rules.Status // as the Ask wants them; the memory is the caller's
-	Hash     uint64         // of the key; 0 if no bucket was asked
-	Waited   time.Duration  // for tokens or a slot of this Ask
-	// QueueFull says that the request is denied because the Ask's queue has no place for it.
-	QueueFull bool
-	Failed    error      // why there is no decision on a trial
-	Err       error      // why the store did not decide, last; then it may still have the Ask's set
-	attempt   int64      // that holds a slot; 0 is none
-	recalled  bool       // the attempt ends later: see recall
-	share     *rules.Set // by which this process decided; nil if it did not
-	place     int64      // of this process among those that wait for the slot that it lacks; 0 if not known
-	receipt   *receipt   // of what was taken; nil if nothing is to be given back
-}
-
-// withoutStore reports whether the store did not decide.
-func (a *Answer) withoutStore() bool { return a.Source == FromLocal || a.Source == FromOpen }
-
-// Status returns the status of a resource, or nil if there is none.
-func (a *Answer) Status(resource int) *rules.Status {
-	for i := range a.Statuses {
-		if resource >= 0 && int(a.Statuses[i].Resource) == resource {
-			return &a.Statuses[i]
-		}
-	}
-	return nil
-}
-
-// reset prepares an answer for another decision.
-func (a *Answer) reset() { *a = Answer{Statuses: a.Statuses[:0], Waited: a.Waited, Err: a.Err} }
 
 // store keeps buckets.
 type store interface {
@@ -174,37 +92,6 @@ const (
 	closeTimeouts = 4
 )
 
-// NewRedis returns an engine whose store is Redis. It remembers at most as many denials as given.
-func NewRedis(c Config, rdb redis.UniversalClient, denials int, s redisstore.Config) *Engine {
-	e := newEngine(c)
-	s.Timeout, s.Outage, s.Dropped = c.Timeout, e.describeOutage, &e.dropped
-	e.redis = redisstore.New(rdb, s)
-	e.store = e.redis
-	e.denied = denycache.New(denials)
-	e.slots = inflight.New(e.report)
-	if c.Replicas > 0 {
-		e.local = memory.New(memory.MaxBuckets)
-	} else {
-		e.replica = e.joinReplica()
-		e.local = e.replica.Local()
-	}
-	return e
-}
-
-// NewLocal returns an engine whose store is this process.
-func NewLocal(c Config) *Engine {
-	e := newEngine(c)
-	e.slots = inflight.New(nil)
-	e.store = localStore{memory.New(memory.MaxBuckets), e.slots}
-	return e
-}
-
-func newEngine(c Config) *Engine {
-	e := &Engine{Config: c, ending: ending{closed: make(chan struct{})}}
-	e.leases = lease.New(e.returnLater)
-	return e
-}
-
 // SharesStore reports whether two engines have the same buckets, as far as is known.
 func (e *Engine) SharesStore(other *Engine) bool {
 	return e == other || e.redis != nil && other.redis != nil && e.redis.String() == other.redis.String()
@@ -212,23 +99,6 @@ func (e *Engine) SharesStore(other *Engine) bool {
 
 // IsLocal reports whether the store is this process.
 func (e *Engine) IsLocal() bool { return e.redis == nil }
-
-// Close ends the engine. It waits for decisions in flight, gives back leased tokens, and reports
-// the slots that are free.
-func (e *Engine) Close() {
-	e.closing.Do(func() {
-		close(e.closed)
-		e.leases.Close()
-		e.background.Close(max(closeTimeout, closeTimeouts*e.Timeout))
-		e.returnLeases() // also what a decision in flight took ahead
-		e.closeSlots()
-		e.store.Close()
-	})
-}
-
-// Drop says that nobody will call the engine again, without Close. Its goroutines and timers end, also if
-// Redis or the client is gone. It does not wait, and may be called from anywhere.
-func (e *Engine) Drop() { e.dropped.Store(true) }
 
 // Ping reports whether Redis answers, within the timeout.
 func (e *Engine) Ping(ctx context.Context) error {
@@ -341,7 +211,8 @@ func (e *Engine) call(op bucket.Op, s *Subject, scope rules.Scope) *dispatch.Cal
 		c = dispatch.NewCall()
 	}
 	op.Tenant = s.Tenant
-	c.Reset(op, s.Set.Buckets(scope), s.Set.Layout(scope))
+	buckets, layout := s.Set.Call(scope)
+	c.Reset(op, buckets, layout)
 	c.Key = e.Keys.Append(c.Key, s.Prefix, s.Client)
 	c.Hash = clientkey.Hash(c.Key)
 	return c

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"slices"
+	"time"
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
 	"github.com/ginlimit/ginlimit/internal/denycache"
@@ -17,140 +18,136 @@ type group struct {
 	members  []*member
 	calls    []*dispatch.Call // on each of them
 	call     *dispatch.Call   // on all of them: a single one's own
-	sent     bool
-	err      error // why the store has not decided
-	charged  bool  // the script has taken of each
-	surplus  bool  // this process has all slots of one already
-	recalled bool  // its calls belong to recall
+	answered bool             // by the script or an error
+	err      error            // why the store has not decided
+	charges  int64            // that the script has made of each
+	surplus  bool             // this process has all slots of one already
+	recalled bool             // its calls belong to recall
 }
 
-// group forms the groups: one of all Asks, but for those that no script decides on beside others. These are the
-// Asks of a tenant, a second one with a ban, those without a cost, and all if keys may be on several servers.
-func (d *several) group() {
-	joint, together, banned := -1, d.e.redis.Together(), false
-	for i := range d.members {
-		m := &d.members[i]
-		bans := m.call.Op.Bans != bucket.NoBans || bucket.At(m.call.Buckets, bucket.Ban) >= 0
-		if !together || m.ask.Tenant.Name != "" || m.free() || bans && banned {
-			d.groups = append(d.groups, group{members: []*member{m}, calls: []*dispatch.Call{m.call}})
-			continue
-		}
-		if banned = banned || bans; joint < 0 {
-			joint = len(d.groups)
-			d.groups = append(d.groups, group{members: d.memory.order[:0], calls: d.memory.calls[:0]})
-		}
-		g := &d.groups[joint]
-		g.members, g.calls = append(g.members, m), append(g.calls, m.call)
-	}
-	for i := range d.groups {
-		g := &d.groups[i]
-		if g.call = g.calls[0]; len(g.calls) > 1 {
-			g.call = d.e.call(bucket.Op{}, &g.members[0].ask.Subject, rules.All)
-			wire.Join(g.call, g.calls)
+// groups are what the store is asked about at the same time.
+type groups []group
+
+// join makes the call of each group of several.
+func (g groups) join(e *Engine) {
+	for i := range g {
+		if one := &g[i]; len(one.calls) > 1 {
+			one.call = e.call(bucket.Op{}, &one.members[0].ask.Subject, rules.All)
+			wire.Join(one.call, one.calls)
 		}
 	}
 }
 
-// send asks the store about the groups that it was not asked about, all at the same time.
-func (d *several) send(ctx context.Context) {
-	if len(d.groups) == 1 {
-		g := &d.groups[0]
-		g.err = d.e.store.Do(ctx, g.call)
-		g.read(d.e)
+// ask asks the store about all groups, and apart about the members of those that a server refuses together, in the
+// time of one decision.
+func (g groups) ask(ctx context.Context, e *Engine, start time.Time) groups {
+	g.send(ctx, e)
+	if !slices.ContainsFunc(g, refused) {
+		return g
+	}
+	g = g.separate(e)
+	within, cancel := e.within(ctx, start)
+	defer cancel()
+	if g.send(within, e); !g.anyFailed() {
+		e.redis.Separate() // refused together, answered alone
+	}
+	return g
+}
+
+// refused reports whether a server refuses the members of a group together, as their keys are several: as a node of a
+// cluster or a proxy does.
+func refused(g group) bool { return len(g.calls) > 1 && redisstore.RefusesKeys(g.err) }
+
+// send asks the store about the groups that have no answer, all at the same time.
+func (g groups) send(ctx context.Context, e *Engine) {
+	if len(g) == 1 {
+		g[0].read(e, e.store.Do(ctx, g[0].call))
 		return
 	}
-	calls := make([]*dispatch.Call, 0, len(d.groups))
-	for i := range d.groups {
-		if !d.groups[i].sent {
-			calls = append(calls, d.groups[i].call)
+	calls := make([]*dispatch.Call, 0, len(g))
+	for i := range g {
+		if !g[i].answered {
+			calls = append(calls, g[i].call)
 		}
 	}
-	errs := d.e.redis.DoAll(ctx, calls)
-	for i := range d.groups {
-		if g := &d.groups[i]; !g.sent {
-			g.err, errs = errs[0], errs[1:]
-			g.read(d.e)
+	errs := e.redis.DoAll(ctx, calls)
+	for i := range g {
+		if !g[i].answered {
+			g[i].read(e, errs[0])
+			errs = errs[1:]
 		}
 	}
 }
 
 // read reads what the script of a group found and did.
-func (g *group) read(e *Engine) {
-	if g.sent = true; g.err != nil {
+func (g *group) read(e *Engine, err error) {
+	if g.answered, g.err = true, err; err != nil {
 		return
 	}
 	c := g.call
-	charges := c.Op.Charges
+	g.charges = c.Op.Charges
 	for i := range c.Buckets {
-		charges = c.Buckets[i].Fits(c.States[i], charges, c.Op.Tokens(i))
+		g.charges = c.Buckets[i].Fits(c.States[i], g.charges, c.Op.Tokens(i))
 	}
-	g.charged = charges > 0
 	if len(g.calls) > 1 {
 		wire.Split(c, g.calls)
 	}
-	for _, single := range g.calls {
-		single.Sent, single.Received = c.Sent, c.Received
-	}
-	for i := 0; i < len(g.members) && g.charged; i++ {
-		if m := g.members[i]; e.keepsSlot(m.call) {
+	for _, m := range g.members {
+		m.call.Sent, m.call.Received = c.Sent, c.Received
+		if g.charges > 0 && e.keepsSlot(m.call) {
 			m.answer.attempt = m.call.Attempt.Number
-		} else {
+		} else if g.charges > 0 {
 			g.surplus = true
 		}
+		_, m.fits = m.ask.Set.Fit(m.ask.scope, m.call.States, m.call.Op)
+		m.known = !m.fits && !m.free()
 	}
 }
 
-// separate forms a group of each member of a group that a server refuses, as its keys are several: as a node of a
-// cluster or a proxy does. It is false if there is none.
-func (d *several) separate() bool {
-	var groups []group
-	for i := range d.groups {
-		g := &d.groups[i]
-		if len(g.calls) == 1 || !redisstore.RefusesKeys(g.err) {
-			groups = append(groups, *g)
+// separate returns the groups, with a group of each member of those that are refused.
+func (g groups) separate(e *Engine) (apart groups) {
+	for _, one := range g {
+		if !refused(one) {
+			apart = append(apart, one)
 			continue
 		}
-		d.e.release(g.call)
-		for i, m := range g.members {
-			groups = append(groups, group{members: g.members[i : i+1], calls: g.calls[i : i+1], call: m.call})
+		e.release(one.call)
+		for i, m := range one.members {
+			apart = append(apart, group{members: one.members[i : i+1], calls: one.calls[i : i+1], call: m.call})
 		}
 	}
-	refused := len(groups) > len(d.groups)
-	d.groups = groups
-	return refused
+	return apart
 }
 
 // anyFailed reports whether the store has not decided on all groups.
-func (d *several) anyFailed() bool {
-	return slices.ContainsFunc(d.groups, func(g group) bool { return g.err != nil })
+func (g groups) anyFailed() bool {
+	return slices.ContainsFunc(g, func(g group) bool { return g.err != nil })
 }
 
-// allows reports whether each group on which the store has decided took what it costs.
-func (d *several) allows() bool {
-	return !slices.ContainsFunc(d.groups, func(g group) bool {
-		return g.err == nil && (!g.charged || g.surplus) && !g.members[0].free()
+// allowed reports whether each group on which the store has decided took what it costs.
+func (g groups) allowed() bool {
+	return !slices.ContainsFunc(g, func(g group) bool {
+		return g.err == nil && (g.charges == 0 || g.surplus) && !g.members[0].free()
 	})
 }
 
 // failed returns the members on which the store has not decided. The error says why this process does not decide
 // on them either: one fails closed, the caller has left, or the engine ends.
-func (d *several) failed(ctx context.Context) (members []*member, err error) {
-	for i := range d.groups {
-		g := &d.groups[i]
-		if g.err == nil {
-			continue
-		}
-		d.e.loseLeases(ctx, g.err)
-		for _, m := range g.members {
-			m.err, m.answer.Err = g.err, g.err
-			if members = append(members, m); err == nil && d.e.failsClosed(ctx, m.ask, g.err) {
-				err = Unavailable(ctx, g.err)
+func (g groups) failed(ctx context.Context, e *Engine) (members []*member, err error) {
+	for i := range g {
+		if why := g[i].err; why != nil {
+			e.loseLeases(ctx, why)
+			for _, m := range g[i].members {
+				m.answer.Err = why
+				if members = append(members, m); err == nil && e.failsClosed(ctx, m.ask, why) {
+					err = Unavailable(ctx, why)
+				}
 			}
 		}
 	}
 	if err != nil && !left(ctx) {
 		for _, m := range members { // the others are not at fault
-			if !d.e.failsClosed(ctx, m.ask, m.err) {
+			if !e.failsClosed(ctx, m.ask, m.answer.Err) {
 				m.answer.Err = nil
 			}
 		}
@@ -159,77 +156,54 @@ func (d *several) failed(ctx context.Context) (members []*member, err error) {
 }
 
 // end fills in the answers of a group on which the store has decided, and ends its attempts. If the request is not
-// allowed, it appends what the script has taken, which is to be given back.
+// allowed, it appends what was taken of it, which is to be given back.
 func (g *group) end(ctx context.Context, e *Engine, allowed bool, beside denycache.Beside, taken []Charge) []Charge {
 	if g.err != nil && !allowed {
 		g.recall(ctx, e)
 	}
 	for _, m := range g.members {
-		if g.err != nil { // this process has decided, or nobody
-			if taken = m.takeBack(allowed, taken); !g.recalled {
-				e.loseAttempt(m.call)
+		a, charges := m.answer, g.charges
+		if g.err == nil {
+			a.Source = FromStore
+			if m.ask.Settles || charges > 0 && !allowed {
+				a.receipt = newReceipt(e.Timeout, m.call.Sent, m.call.States)
 			}
-			continue
+			if !allowed {
+				a.Granted = charges * m.call.Op.N
+			}
 		}
-		_, fits := m.ask.Set.Fit(m.ask.scope, m.call.States, m.call.Op)
-		m.answer.Decided, m.answer.Source = true, FromStore
-		if m.judge(g.charged, fits); g.charged && !allowed {
-			m.answer.receipt = newReceipt(e.Timeout)
+		if !allowed && a.Granted > 0 {
+			taken, charges = append(taken, m.takeBack()), 0
 		}
-		m.answer.receipt.fill(m.call.Sent, m.call.States)
-		if e.noteBan(m.call, m.ask, m.answer); !g.charged {
-			e.endAttempt(m.call, m.answer, nil)
+		switch {
+		case g.err == nil:
+			e.judge(m, m.ask.Set, m.call.Op, m.call.States, charges, m.fits)
+			g.note(e, m, beside)
+		case !g.recalled: // this process has decided, or nobody
+			e.loseAttempt(m.call)
 		}
-		if g.charged || !fits {
-			e.noteDecision(m.call, g.charged && fits, beside)
-		}
-		if taken = m.takeBack(allowed, taken); g.charged && !allowed {
-			m.judge(false, fits)
-		}
-		m.answer.allowFree(m.ask.N)
 	}
 	return taken
 }
 
-// takeBack appends what was taken for a member, if the request is not allowed. It is a copy, as the caller may leave
-// before it is given back.
-func (m *member) takeBack(allowed bool, taken []Charge) []Charge {
-	if allowed || m.answer.Granted == 0 {
-		return taken
+// note remembers what the store has found of a member, and ends its attempt if that was not granted.
+func (g *group) note(e *Engine, m *member, beside denycache.Beside) {
+	if g.charges == 0 {
+		e.endAttempt(m.call, m.answer)
 	}
-	charge := m.answer.Charge(m.ask)
-	charge.tried = m.ask.waits() && m.ask.again
-	m.answer.attempt = 0
-	return append(taken, charge)
-}
-
-// endHere ends the attempts of members on which this process has decided.
-func (e *Engine) endHere(members []*member) {
-	for _, m := range members {
-		e.noteBan(m.call, m.ask, m.answer)
-		e.endAttempt(m.call, m.answer, nil)
-		m.answer.allowFree(m.ask.N)
+	if m.of != nil {
+		m.call.Op.Charges = 1 // of what is remembered
 	}
-}
-
-// denies reports whether an answer denies.
-func denies(a Answer) bool { return a.Decided && !a.Allowed }
-
-// judge fills in the verdict on a member, from the states that the store found.
-func (m *member) judge(charged, fits bool) {
-	charges := int64(0)
-	if charged {
-		charges = 1
+	if g.charges > 0 || !m.fits || m.ask.look {
+		e.noteDecision(m.call, m.fits, beside)
 	}
-	m.answer.Verdict, m.answer.Statuses = m.ask.Set.JudgeOf(
-		m.ask.scope, m.call.States, m.call.Op.N, charges, fits, m.ask.Report, m.answer.Statuses[:0])
 }
 
 // recall begins to give back what a late script takes, as the request is denied or its caller has left.
 func (g *group) recall(ctx context.Context, e *Engine) {
 	asks := make([]*Ask, len(g.members))
 	for i, m := range g.members {
-		if m.of != nil || m.call.Attempt.Number > 0 && !left(ctx) {
+		if !m.ask.Recalls || m.call.Attempt.Number > 0 && !left(ctx) {
 			return // it takes nothing; or its attempt has ended, and the script does not say whether such a one takes tokens
 		}
 		asks[i] = m.ask

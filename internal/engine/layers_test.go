@@ -16,14 +16,13 @@ import (
 func TestTokenBucketsAreReadInOneFile(t *testing.T) {
 	t.Parallel()
 	doors := map[string]string{
-		"askDenyCache": "denial.go", "noteDecision": "denial.go", "askLease": "lease.go", "fallBack": "local.go",
-		"decideGuarded": "slots.go", "takeWithTrials": "several.go", "takeSeveral": "several.go", "takeInLine": "queue.go",
-		"queues": "queue.go", "Request": "queue.go", "receipt": "settle.go", "newReceipt": "settle.go",
+		"isRemembered": "denial.go", "askStore": "denial.go", "askLease": "lease.go", "recallOne": "recall.go",
+		"fallBack": "local.go", "emptySeveral": "several.go", "several": "several.go",
 	}
 	shared := []string{"Engine", "Ask", "Answer"}
 	declared := map[string]string{} // names, by the file that has them
-	for _, file := range []string{"denial.go", "lease.go", "local.go", "slots.go", "bans.go", "several.go", "queue.go",
-		"queue_deny.go", "wait.go", "settle.go", "change.go", "replicas.go"} {
+	for _, file := range []string{"denial.go", "lease.go", "local.go", "slots.go", "bans.go", "several.go", "group.go",
+		"queue.go", "queue_deny.go", "wait.go", "settle.go", "recall.go", "change.go", "replicas.go", "abandoned.go"} {
 		parsed := testkit.Must(parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution))
 		for _, d := range parsed.Decls {
 			switch d := d.(type) {

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"errors"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -13,7 +12,6 @@ import (
 	"github.com/ginlimit/ginlimit/internal/denycache"
 	"github.com/ginlimit/ginlimit/internal/dispatch"
 	"github.com/ginlimit/ginlimit/internal/lease"
-	"github.com/ginlimit/ginlimit/internal/redisstore"
 	"github.com/ginlimit/ginlimit/internal/rules"
 )
 
@@ -23,27 +21,16 @@ const maxDenial = time.Second / 2
 
 // askLease decides by tokens that were taken ahead, or has Redis decide and takes some ahead. Leases do not
 // serve a request that may give back what it takes.
-func (e *Engine) askLease(ctx context.Context, c *dispatch.Call, ask *Ask, answer *Answer) (done bool, err error) {
+func (e *Engine) askLease(ctx context.Context, c *dispatch.Call, ask *Ask, answer *Answer) error {
 	switch {
-	case !ask.Leases || e.redis == nil || ask.Set.Life() == 0:
-		return false, nil
 	case c.Op.Charges == 0:
 		return e.peekAtLease(ctx, c, ask, answer)
-	case ask.Settles:
-		return false, nil
 	case e.decideByLease(c, ask, answer, c.Op.Charges, ask.again):
-		return true, nil
-	case e.isDenied(c, ask):
-		return true, e.decideDenied(ctx, c, ask, answer)
+		return nil
+	case e.isRemembered(c, ask):
+		return e.decideDenied(ctx, c, ask, answer)
 	}
-	return true, e.sendLeased(ctx, c, ask, answer)
-}
-
-// loseLeases ends all leases after an error, unless Redis may be well.
-func (e *Engine) loseLeases(ctx context.Context, err error) {
-	if !left(ctx) && !redisstore.IsCommandError(err) && !errors.Is(err, dispatch.ErrQueueFull) {
-		e.leases.Lose()
-	}
+	return e.sendLeased(ctx, c, ask, answer)
 }
 
 // leased returns whose tokens may serve a call.
@@ -69,15 +56,15 @@ func (e *Engine) decideByLease(c *dispatch.Call, ask *Ask, answer *Answer, least
 }
 
 // peekAtLease decides on a call that only looks: also by a lease, if Redis denies.
-func (e *Engine) peekAtLease(ctx context.Context, c *dispatch.Call, ask *Ask, answer *Answer) (done bool, err error) {
-	if done, err = e.askStore(ctx, c, ask, answer); err != nil || answer.Allowed {
-		return done, err
+func (e *Engine) peekAtLease(ctx context.Context, c *dispatch.Call, ask *Ask, answer *Answer) error {
+	if err := e.askStore(ctx, c, ask, answer); err != nil || answer.Allowed {
+		return err
 	}
 	if left := e.leases.Usable(leased(c, ask)); left >= c.Op.N {
 		answer.Verdict, answer.Statuses = ask.Set.JudgeLeased(c.States, 0, left, ask.Report, answer.Statuses[:0])
 		answer.Source = FromLease
 	}
-	return true, nil
+	return nil
 }
 
 // decideDenied decides on a call that the deny cache denies: by tokens that were taken ahead, as far
@@ -107,7 +94,7 @@ func (e *Engine) awaitLease(ctx context.Context, other *lease.Prefetch, c *dispa
 		return false, other.Err
 	case e.decideByLease(c, ask, answer, c.Op.Charges, true):
 		return true, nil
-	case e.isDenied(c, ask):
+	case e.isRemembered(c, ask):
 		return true, e.decideDenied(ctx, c, ask, answer)
 	}
 	return false, nil
@@ -117,7 +104,7 @@ func (e *Engine) awaitLease(ctx context.Context, other *lease.Prefetch, c *dispa
 // is in flight that takes tokens ahead, it first waits for that one.
 func (e *Engine) sendLeased(ctx context.Context, c *dispatch.Call, ask *Ask, answer *Answer) error {
 	start, subject := time.Now(), leased(c, ask)
-	trip := e.leases.Begin(subject, ask.Set.Life(), c.Op.Charges, c.Op.N)
+	trip := e.leases.Begin(subject, ask.Set.Life, c.Op.Charges, c.Op.N)
 	if other := trip.Other(); other != nil {
 		within, cancel := e.within(ctx, start)
 		defer cancel()
@@ -125,7 +112,7 @@ func (e *Engine) sendLeased(ctx context.Context, c *dispatch.Call, ask *Ask, ans
 		if done, err := e.awaitLease(ctx, other, c, ask, answer); done || err != nil {
 			return err
 		}
-		trip = e.leases.Begin(subject, ask.Set.Life(), c.Op.Charges, c.Op.N)
+		trip = e.leases.Begin(subject, ask.Set.Life, c.Op.Charges, c.Op.N)
 	}
 	var after []bucket.State
 	var short bool
@@ -190,7 +177,7 @@ func (e *Engine) decideByBoth(ctx context.Context, c *dispatch.Call, ask *Ask, a
 	}
 	own := e.call(op, &ask.Subject, rules.All)
 	defer e.release(own)
-	charge := Charge{of: ask.Subject, n: op.N, receipt: newReceipt(e.Timeout)}
+	charge := Charge{of: ask.Subject, n: op.N}
 	if err = e.store.Do(ctx, own); err != nil {
 		e.leases.PutBack(part)
 		e.recallOne(ctx, own, ask)
@@ -202,7 +189,7 @@ func (e *Engine) decideByBoth(ctx context.Context, c *dispatch.Call, ask *Ask, a
 	}
 	if !e.leases.Use(part) {
 		e.leases.PutBack(part)
-		charge.receipt.fill(own.Sent, own.States)
+		charge.receipt = newReceipt(e.Timeout, own.Sent, own.States)
 		e.background.Detached(ctx, e.Timeout, func(ctx context.Context) { _ = e.giveBack(ctx, &charge) })
 		return false, nil
 	}
@@ -268,7 +255,7 @@ func (e *Engine) sendAhead(ctx context.Context, c *dispatch.Call, ask *Ask, trip
 // ask Redis seldom while the limit has no more. If the call itself is denied, its states say so.
 func (e *Engine) denyAtLeast(c *dispatch.Call, ask *Ask, after []bucket.State) {
 	// By chance, as otherwise the process that asks right after another would always find less.
-	hold := min(ask.Set.Life(), maxDenial)
+	hold := min(ask.Set.Life, maxDenial)
 	hold = hold/2 + rand.N(hold/4+1)
 	// A window says for how long it denies. Without a cache nobody is denied from it.
 	if ask.waits() || !bucket.Tokens(c.Buckets) || e.denied == nil ||
@@ -306,11 +293,7 @@ func (e *Engine) returnLeases() {
 			return
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), e.Timeout)
-		var all sync.WaitGroup
-		for i := range part {
-			all.Go(func() { e.returnUnused(ctx, &part[i]) })
-		}
-		all.Wait()
+		atOnce(len(part), func(i int) error { return e.returnUnused(ctx, &part[i]) })
 		cancel()
 	}
 }
@@ -332,21 +315,21 @@ func (e *Engine) returnLater(unused lease.Unused) {
 	defer e.background.Done()
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
-	e.background.Detached(ended, e.Timeout, func(ctx context.Context) { e.returnUnused(ctx, &unused) })
+	e.background.Detached(ended, e.Timeout, func(ctx context.Context) { _ = e.returnUnused(ctx, &unused) })
 }
 
 // returnTime is for how long what is given back may be on its way to Redis: it may be queued, and
 // then in flight, each a tenth longer than the timeout.
 func (e *Engine) returnTime() time.Duration { return 2*e.Timeout + e.Timeout/5 }
 
-// returnUnused gives leased tokens back to Redis.
-func (e *Engine) returnUnused(ctx context.Context, unused *lease.Unused) {
+// returnUnused gives leased tokens back to Redis. What cannot be given back stays taken.
+func (e *Engine) returnUnused(ctx context.Context, unused *lease.Unused) error {
 	op := unused.Op(e.returnTime()) // a Return, which is not to be done late
 	if !slices.ContainsFunc(op.Claims, func(c bucket.Claim) bool { return !c.Gone() }) {
-		return // nothing is left
+		return nil // nothing is left
 	}
 	c := dispatch.NewCall()
 	c.Reset(op, unused.Buckets, bucket.NewLayout(unused.Buckets))
 	c.Key, c.Hash = unused.Key, unused.Hash
-	_ = e.apply(ctx, c, true) // what cannot be given back stays taken
+	return e.apply(ctx, c, true)
 }

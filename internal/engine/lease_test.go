@@ -195,7 +195,7 @@ func TestDeniedCallersUseWhatIsHeldForLonger(t *testing.T) {
 		e, other, one := b.redis(t), b.redis(t), leasing("k")
 		sources(t, e, 10, one) // and 7 ahead
 		take(t, other, leaseBurst-17, one)
-		time.Sleep(one.Set.Life() * 15 / 16) // they are used no more, but can be held for longer
+		time.Sleep(one.Set.Life * 15 / 16) // they are used no more, but can be held for longer
 		take(t, other, int64(left(t, other, one)), one)
 		require.Zero(t, left(t, other, one))
 		sent := b.Sent.Load()
@@ -211,7 +211,7 @@ func TestWhatALeaseLeavesIsGivenBack(t *testing.T) {
 		e, other, one := b.redis(t), b.redis(t), leasing("k")
 		take(t, other, 200, one)
 		sources(t, e, 10, one) // and 7 ahead
-		life := one.Set.Life()
+		life := one.Set.Life
 		time.Sleep(life - ms)
 		before := left(t, other, one)
 		time.Sleep(3 * ms)
@@ -224,7 +224,7 @@ func TestWhatALeaseLeavesIsGivenBack(t *testing.T) {
 func TestShortCallsHoldDenials(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		e, other, one := b.redis(t), b.redis(t), lent("k", setOf(limit("s", 100, 1000)), 100*ms)
-		life := one.Set.Life()
+		life := one.Set.Life
 		require.Equal(t, 98*ms, life)
 		require.Equal(t, "ssssls", sources(t, e, 6, one))
 		take(t, other, 80-9, one)

@@ -3,38 +3,14 @@ package engine
 import (
 	"context"
 	"errors"
+	"strconv"
+	"strings"
 	"time"
 
-	"github.com/ginlimit/ginlimit/internal/dispatch"
-	"github.com/ginlimit/ginlimit/internal/redisstore"
+	"github.com/ginlimit/ginlimit/internal/bucket"
+	"github.com/ginlimit/ginlimit/internal/fifo"
 	"github.com/ginlimit/ginlimit/internal/rules"
 )
-
-// Request asks for the tokens of all its Asks, and a slot of each that takes one, or for nothing.
-type Request struct {
-	Asks    []Ask
-	Answers []Answer      // one for each Ask
-	Trials  int           // how many of the last Asks decide apart, each by itself: they wait for nothing and deny nothing
-	Waited  time.Duration // before, of the time that the decision has
-	Waits   func()        // called each time the request begins to wait in a line; may be nil
-}
-
-// Queue says how a request waits for what it lacks of an Ask. The zero Queue does not wait.
-type Queue struct {
-	Length int           // how many requests of the Ask's client wait in this process; 0 in a dry run, which does not wait
-	Wait   time.Duration // for how long
-	// Endless is the queue of a Wait, the only Ask of its request: it has no length, and lasts as long as the
-	// context unless Wait is set, through bans, and through an outage in which nobody else may decide. It ends
-	// with an error, not with a denial.
-	Endless bool
-
-	// Since is when the request came, in a queue of the only Ask of a request: it stands before those that
-	// came later. Zero is now.
-	Since time.Time
-	// Leaves reports that the request no longer waits: before each try, and when the key was changed. Then its
-	// error is ErrLeft. It may be nil.
-	Leaves func() bool
-}
 
 // ErrLeft is the error of a request that left its line, as its queue's Leaves wanted.
 var ErrLeft = errors.New("ginlimit: the request left its line")
@@ -49,22 +25,6 @@ func (q Queue) wait() time.Duration {
 	}
 	return q.Wait
 }
-
-// queues reports whether a request waits for what it lacks of an Ask.
-func (a *Ask) queues() bool { return a.Queue.Length > 0 || a.Queue.Endless }
-
-// queues reports whether the request waits for what it lacks of any Ask.
-func (r *Request) queues() bool {
-	for i := range r.Asks {
-		if r.Asks[i].queues() {
-			return true
-		}
-	}
-	return false
-}
-
-// waits reports whether the request tries again if this Ask is denied. Then the denial lasts no longer than need be.
-func (a *Ask) waits() bool { return a.turn > 0 }
 
 // waiter is a request that may wait. It waits in the line of the Ask that lacks something. Only the first of
 // a line tries; the others follow in order of arrival. Whoever lacks something of another Ask then changes
@@ -84,62 +44,13 @@ type waiter struct {
 	full    bool        // its line has no place
 }
 
-// takeInLine takes what a request asks for as soon as it is there.
-func (e *Engine) takeInLine(ctx context.Context, r Request) error {
-	if !r.mayWait() {
-		return e.takeNow(ctx, r.Asks, r.Answers)
-	}
-	queue := &r.Asks[0].Queue
-	w := &waiter{Request: r, e: e, ctx: ctx, endless: queue.Endless, leaving: queue.Leaves, began: queue.Since}
-	if w.began.IsZero() {
-		w.began = time.Now().Add(-r.Waited)
-	}
-	w.begin()
-	l, busy := w.busyLine()
-	if !busy {
-		lacks, waits, err := w.try()
-		if err != nil || !waits {
-			return err
-		}
-		l = lacks
-	}
-	defer w.bound()()
-	defer w.leave()
-	return w.wait(l, busy)
-}
-
-// mayWait reports whether waiting may help.
-func (r *Request) mayWait() bool {
-	counted := false
-	for i := range r.Asks {
-		ask := &r.Asks[i]
-		verdict, static := ask.Set.Static(rules.All, ask.N)
-		if static && !verdict.Allowed || ask.N > ask.Set.Burst() {
-			return false
-		}
-		counted = counted || ask.N > 0 && !static && ask.queues()
-	}
-	return counted
-}
-
-// begin says that the request waits, and for how long at most.
-func (w *waiter) begin() {
-	var longest time.Duration
-	for i := range w.Asks {
-		if ask := &w.Asks[i]; ask.queues() {
-			longest, ask.turn = max(longest, ask.Queue.wait()), w.e.turn(slotPause)
-		}
-	}
-	w.ends = w.began.Add(longest)
-}
-
 // enter has the request wait for what it lacks, in no other line. It reports whether it may: there is a
 // place, and what it lacks comes in time.
 func (w *waiter) enter(l lack) bool {
 	w.leave()
-	w.leaves, w.full = w.end(l), false
+	w.leaves, w.full = w.end(l.ask), false
 	switch {
-	case w.late(w.expected(l)):
+	case w.expected(l).After(w.until(w.leaves)):
 		return false
 	case w.endless:
 		return true
@@ -160,9 +71,9 @@ func (w *waiter) leave() {
 	}
 }
 
-// end returns until when a request waits that begins to wait for what it lacks.
-func (w *waiter) end(l lack) time.Time {
-	if own := time.Now().Add(w.Asks[l.ask].Queue.wait()); own.Before(w.ends) {
+// end returns until when a request waits that begins to wait for what it lacks of an Ask.
+func (w *waiter) end(ask int) time.Time {
+	if own := time.Now().Add(w.Asks[ask].Queue.wait()); own.Before(w.ends) {
 		return own
 	}
 	return w.ends
@@ -174,53 +85,6 @@ func (w *waiter) until(end time.Time) time.Time {
 		return deadline
 	}
 	return end
-}
-
-// bound gives all further calls of the request one deadline, until the function that it returns is called.
-func (w *waiter) bound() (end func()) {
-	if w.endless {
-		return func() {}
-	}
-	w.ctx, end = w.e.within(w.ctx, w.ends)
-	return end
-}
-
-// late reports whether a time is later than the request waits in its line.
-func (w *waiter) late(at time.Time) bool { return w.lateFor(w.leaves, at) }
-
-// lateFor reports whether a time is later than a request that waits to an end needs it to be.
-func (w *waiter) lateFor(end, at time.Time) bool { return at.After(w.until(end)) }
-
-// try takes what the request asks for, or returns what it lacks. It does not wait if it is allowed, if
-// waiting does not help, or for an error.
-func (w *waiter) try() (l lack, waits bool, err error) {
-	if w.leaving != nil && w.leaving() {
-		return lack{}, false, ErrLeft
-	}
-	w.changes, w.tried = w.e.changes.Load(), time.Now()
-	for i := range w.Asks {
-		w.Asks[i].Set = w.Asks[i].Set.Now() // a calendar period may be over
-	}
-	err = w.e.takeNow(w.ctx, w.Asks, w.Answers)
-	for i := range w.Asks {
-		w.Asks[i].again = true
-	}
-	if err != nil && w.endless && w.outlasts(err) {
-		return w.lackOf(0), true, nil
-	}
-	if err != nil {
-		return lack{}, false, err
-	}
-	if l, waits = w.lacks(); !waits {
-		err = w.ban(lack{ask: none})
-	}
-	return l, waits, err
-}
-
-// outlasts reports whether an error is one of an outage in which nobody else may decide.
-func (w *waiter) outlasts(err error) bool {
-	return w.Asks[0].Failure == FailClosed && errors.Is(err, ErrUnavailable) &&
-		!redisstore.IsCommandError(err) && !errors.Is(err, dispatch.ErrClosed)
 }
 
 // lacks returns what a denied request lacks for longest: tokens that come too late for it, if there are. It is false
@@ -255,4 +119,83 @@ func (w *waiter) lackAt(i int) lack {
 	}
 	l.at = time.Now().Add(wait)
 	return l
+}
+
+// lack is what a request lacks: a slot or tokens of one Ask.
+type lack struct {
+	ask      int
+	line     fifo.Name
+	resource int // of the Ask's set
+	slot     bool
+	at       time.Time // when there are tokens, if nobody else takes them; zero if that is not known
+}
+
+// none is no Ask.
+const none = -1
+
+// lackOf returns the line of an Ask, for its tokens and its slots.
+func (w *waiter) lackOf(i int) lack { return lack{ask: i, line: w.e.lineOf(&w.Asks[i])} }
+
+// tooLate reports whether an Ask with a queue denies for want of tokens that come later than the request waits.
+func (w *waiter) tooLate(i int) bool {
+	ask, answer := &w.Asks[i], &w.Answers[i]
+	wait := answer.RetryAfter
+	if answer.Resource == ask.Set.Slots() {
+		wait = answer.TokensAfter
+	}
+	return !w.endless && ask.queues() && denies(*answer) && wait > 0 && wait != rules.Never &&
+		time.Now().Add(wait).After(w.until(w.end(i)))
+}
+
+// expected returns when a request has its tokens if those before it take theirs; the zero time if nobody
+// knows.
+func (w *waiter) expected(l lack) time.Time {
+	if l.slot {
+		return time.Time{}
+	}
+	ask, at := &w.Asks[l.ask], l.at
+	line := w.e.waiting.Before(l.line, w.began)
+	ahead := line.Wants
+	if first := line.Expects.At; line.Callers > 0 && first.After(at) {
+		at, ahead = first, line.Wants-line.First+ask.N
+	}
+	if at.IsZero() {
+		return at
+	}
+	return at.Add(ask.Set.Regain(ahead, line.Wants, ask.N))
+}
+
+// retryAfter returns for how long a request that does not wait is denied.
+func (w *waiter) retryAfter(l lack) time.Duration {
+	at := w.expected(l)
+	if at.IsZero() {
+		return slotRetry
+	}
+	wait := min(max(1, time.Until(at)), rules.Longest)
+	return time.Duration(bucket.CeilDiv(int64(wait), int64(time.Millisecond))) * time.Millisecond
+}
+
+// lineOf names the queue of the requests that wait for what an Ask lacks: of the same buckets and tenant,
+// down to the same floor, under the same ban, and with the same answer to an outage. Those that want slots
+// have another than those that want only its tokens, and than those that may hold more slots.
+func (e *Engine) lineOf(ask *Ask) fifo.Name {
+	text := strconv.AppendUint(nil, uint64(ask.Failure), 10)
+	text = append(text, ask.Tenant.Name...)
+	buckets := ask.Set.Buckets(rules.Tokens)
+	for i := range buckets {
+		b := &buckets[i]
+		id := b.ID
+		if b.Ends != 0 { // callers of several periods keep their order
+			id = id[:strings.LastIndexByte(id, ':')]
+		}
+		text = strconv.AppendQuote(append(text, ' '), id)
+		for _, n := range [...]int64{b.Cost, b.Drain, b.Capacity} {
+			text = strconv.AppendInt(append(text, ' '), n, 10)
+		}
+	}
+	name := fifo.Name{Key: string(e.key(&ask.Subject)), Of: string(text)}
+	if ask.attempts() {
+		name.Key, name.Of = slotsOf([]byte(name.Key)), strconv.FormatInt(ask.slots(), 10)+" "+name.Of
+	}
+	return name
 }

@@ -12,14 +12,12 @@ import (
 )
 
 // errTooLate is the error of a Wait whose context ends before there are tokens.
-func errTooLate() error {
-	return fmt.Errorf("ginlimit: the tokens come after the deadline: %w", context.DeadlineExceeded)
-}
+var errTooLate = fmt.Errorf("ginlimit: the tokens come after the deadline: %w", context.DeadlineExceeded)
 
 // deny denies a request that has just tried, or looked. It bans for tokens that it lacks.
 func (w *waiter) deny(l lack) error {
 	if w.endless {
-		return errTooLate()
+		return errTooLate
 	}
 	answer := &w.Answers[l.ask]
 	if err := w.ban(l); err != nil || !denies(*answer) {
@@ -66,26 +64,14 @@ func (w *waiter) ban(l lack) error {
 	return w.e.takeNow(ctx, w.Asks, w.Answers)
 }
 
-// tooLate reports whether an Ask with a queue denies for want of tokens that come later than the request waits.
-func (w *waiter) tooLate(i int) bool {
-	ask, answer := &w.Asks[i], &w.Answers[i]
-	wait := answer.RetryAfter
-	if answer.Resource == ask.Set.Slots() {
-		wait = answer.TokensAfter
-	}
-	return !w.endless && ask.queues() && denies(*answer) && wait > 0 && wait != rules.Never &&
-		w.lateFor(w.end(lack{ask: i}), time.Now().Add(wait))
-}
-
 // denyBehind denies a request that finds no place in a line, would wait there for too long, or has
 // waited there without a turn. It hears when the line's tokens come, without asking Redis; only if a
 // denial bans, or another policy may deny for longer, it has to be asked.
 func (w *waiter) denyBehind(l lack) error {
 	if w.endless {
-		return errTooLate()
+		return errTooLate
 	}
-	asks := len(w.Asks) > 1 || w.Asks[0].Set.Bans()
-	if done, err := w.look(l, asks, false); done {
+	if done, err := w.look(l, false); done {
 		return err
 	}
 	ask, answer := &w.Asks[l.ask], &w.Answers[l.ask]
@@ -93,7 +79,7 @@ func (w *waiter) denyBehind(l lack) error {
 	wait := w.retryAfter(l)
 	answer.Verdict = rules.Verdict{Resource: l.resource, RetryAfter: wait, ResetAfter: wait}
 	if !l.slot {
-		answer.ResetAfter += min(ask.Set.Regain(ask.Set.Burst()-ask.N, 0, 1), rules.Longest-wait)
+		answer.ResetAfter += min(ask.Set.Regain(ask.Set.Burst-ask.N, 0, 1), rules.Longest-wait)
 	}
 	answer.Decided, answer.Source, answer.Hash, answer.QueueFull = true, FromStatic, w.e.Hash(&ask.Subject), w.full
 	if buckets := ask.Set.Buckets(rules.All); l.resource >= 0 && ask.Report != rules.ReportNone {
@@ -108,11 +94,12 @@ func (w *waiter) denyBehind(l lack) error {
 }
 
 // look looks, for a request that others stand before, at what it need not lack: it is done if the request
-// is banned, or lacks tokens for too long or of the line in which it has no room. If it does not ask, it uses
-// only what this process knows.
-func (w *waiter) look(l lack, asks, room bool) (done bool, err error) {
+// is banned, or lacks tokens for too long or of the line in which it has no room. The store is asked only if that
+// may tell more than this process knows.
+func (w *waiter) look(l lack, room bool) (done bool, err error) {
 	w.tried = time.Now()
-	if err := w.e.look(w.ctx, w.Asks, w.Answers, asks); err != nil {
+	asks := len(w.Asks) > 1 || w.Asks[0].Set.Bans() || room && w.Asks[0].attempts()
+	if err := w.e.findDenials(w.ctx, w.Asks, w.Answers, asks); err != nil {
 		return true, err
 	}
 	outright, err := w.banOutright()
@@ -125,7 +112,7 @@ func (w *waiter) look(l lack, asks, room bool) (done bool, err error) {
 		return true, w.ban(lack{ask: none})
 	case denied && !room:
 		return true, w.deny(w.lackAt(l.ask))
-	case waits && w.lateFor(w.end(own), own.at):
+	case waits && own.at.After(w.until(w.end(own.ask))):
 		w.full = w.full && own.ask == l.ask // not of another policy's line
 		return true, w.deny(own)
 	}
@@ -138,30 +125,22 @@ func (w *waiter) look(l lack, asks, room bool) (done bool, err error) {
 // banOutright bans the clients of Asks without a queue that were found to deny, all at the same time. It is false if
 // none denies.
 func (w *waiter) banOutright() (denied bool, err error) {
-	var all []int
-	for i := range w.Asks {
-		if denies(w.Answers[i]) && !w.Asks[i].queues() {
-			all = append(all, i)
-		}
-	}
-	if all == nil {
-		return false, nil
-	}
 	ctx, cancel := w.rest()
 	defer cancel()
-	still := make([]bool, len(all))
 	e, asks, answers := w.e, w.Asks, w.Answers // so that w need not be on the heap
-	errs := atOnce(len(all), func(n int) (err error) {
-		i := all[n]
-		still[n], err = e.banFor(ctx, asks[i:i+1], answers[i:i+1])
+	still := make([]bool, len(asks))
+	errs := atOnce(len(asks), func(i int) (err error) {
+		if denies(answers[i]) && !asks[i].queues() {
+			still[i], err = e.banFor(ctx, asks[i:i+1], answers[i:i+1])
+		}
 		return err
 	})
 	return slices.Contains(still, true), errors.Join(errs...)
 }
 
-// look finds which Asks lack tokens, or are banned, without taking anything. An answer is not decided if that is
-// not known, and it does not ask.
-func (e *Engine) look(ctx context.Context, asks []Ask, answers []Answer, ask bool) error {
+// findDenials finds which Asks lack tokens, or are banned, without taking anything. An answer is not decided if that
+// is not known, and it does not ask.
+func (e *Engine) findDenials(ctx context.Context, asks []Ask, answers []Answer, ask bool) error {
 	for i := range asks {
 		answers[i].reset()
 		asks[i].Set = asks[i].Set.Now() // a calendar period may be over
@@ -171,13 +150,11 @@ func (e *Engine) look(ctx context.Context, asks []Ask, answers []Answer, ask boo
 	}
 	d := e.several(asks, answers)
 	defer d.release()
-	d.knows()
-	if !ask {
-		rest := d.rest()
-		rest.release()
-		return nil
+	if d.knows(); ask {
+		return d.lookAtRest(ctx, time.Now())
 	}
-	return d.lookAtRest(ctx, time.Now())
+	d.rest().release()
+	return nil
 }
 
 // banFor denies one Ask, which was found to be denied, so that it bans: a look does not. It is false if there
@@ -191,6 +168,10 @@ func (e *Engine) banFor(ctx context.Context, ask []Ask, answer []Answer) (denied
 	}
 	defer e.background.Done()
 	ask[0].Settles, ask[0].Leases = true, false
+	if ask[0].queues() && ask[0].attempts() { // nobody who waits is banned for want of a slot
+		ask[0].scope = rules.Tokens
+		defer func() { ask[0].scope = rules.All }()
+	}
 	if answer[0].withoutStore() { // nor is it asked a second time
 		err = e.banHere(ctx, &ask[0], &answer[0])
 	} else {
@@ -204,20 +185,13 @@ func (e *Engine) banFor(ctx context.Context, ask []Ask, answer []Answer) (denied
 	return false, nil
 }
 
-// banHere is banFor where this process decides.
+// banHere is banFor where this process decides, as the store did not.
 func (e *Engine) banHere(ctx context.Context, ask *Ask, answer *Answer) error {
-	c := e.call(takeOf(ask), &ask.Subject, rules.All)
-	defer e.release(c)
-	why := answer.Err
 	answer.reset()
-	answer.begin(e, ask, c)
-	if c.Op.Bans = ask.whichBan(); ask.attempts() {
-		e.beginAttempt(c, ask)
-		defer e.loseAttempt(c)
-	}
-	if err := e.fallBack(ctx, c, ask, answer, why); err != nil {
-		return err
-	}
-	e.endAttempt(c, answer, nil)
-	return nil
+	d := e.emptySeveral()
+	defer d.release()
+	d.add(ask, answer)
+	d.begin()
+	d.groups[0].err = answer.Err
+	return d.end(ctx, time.Now())
 }

@@ -58,8 +58,7 @@ func (e *Engine) recallOne(ctx context.Context, c *dispatch.Call, ask *Ask) bool
 
 // fillLate fills in what was taken for a caller that has left.
 func (e *Engine) fillLate(charge *Charge, n int64, sent time.Time, found []bucket.State) {
-	charge.n, charge.receipt = n, newReceipt(e.Timeout)
-	charge.receipt.fill(sent, found)
+	charge.n, charge.receipt = n, newReceipt(e.Timeout, sent, found)
 }
 
 // giveBackLate gives back what was taken for a caller that has left. What cannot be given back stays taken.

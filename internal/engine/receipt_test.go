@@ -45,9 +45,9 @@ func TestClaimSaysWhenTheChargeWasMade(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				buckets := []bucket.Bucket{newBucket(t, bucket.FixedWindow, "a", 10, 60_000)}
-				r, sent := newReceipt(timeout), time.Now()
+				sent := time.Now()
 				time.Sleep(ms(row.took))
-				r.fill(sent, []bucket.State{{Level: 4, Mark: 9, Era: 2}})
+				r := newReceipt(timeout, sent, []bucket.State{{Level: 4, Mark: 9, Era: 2}})
 				time.Sleep(ms(row.since))
 				want := bucket.Claim{Mark: 9, Era: 2, Sure: 3, Behind: 3, Age: row.age, Made: row.made, Resets: row.resets}
 				require.Equal(t, []bucket.Claim{want}, r.claims(buckets, 3, false))
@@ -59,8 +59,7 @@ func TestClaimSaysWhenTheChargeWasMade(t *testing.T) {
 // TestClaimOfTokensIsVoidForAsLongAsRedisMayBeLate after a reset, however short the period.
 func TestClaimOfTokensIsVoidForAsLongAsRedisMayBeLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newReceipt(3 * time.Second)
-		r.fill(time.Now(), make([]bucket.State, 2))
+		r := newReceipt(3*time.Second, time.Now(), make([]bucket.State, 2))
 		claims := r.claims([]bucket.Bucket{
 			newBucket(t, bucket.Token, "a", 10, 1000), newBucket(t, bucket.FixedWindow, "b", 10, 1000),
 		}, 1, false)
@@ -76,8 +75,8 @@ func TestClaimIsOfWhatHasNotFlowedBack(t *testing.T) {
 			newBucket(t, bucket.Token, "a", 10, 1000), newBucket(t, bucket.Token, "b", 20, 1000),
 			newBucket(t, bucket.SlidingWindow, "c", 10, 60_000),
 		}
-		r, found := newReceipt(timeout), []bucket.State{{Level: 500}, {Level: 70}, {Level: 4, Mark: 9}}
-		r.fill(time.Now(), found)
+		found := []bucket.State{{Level: 500}, {Level: 70}, {Level: 4, Mark: 9}}
+		r := newReceipt(timeout, time.Now(), found)
 		clear(found)
 		time.Sleep(ms(250))
 		claims := r.claims(buckets, 3, false)
@@ -113,8 +112,7 @@ func TestMarkOfAWindowServesUntilTheWindowMayBeOver(t *testing.T) {
 					quota, ok := bucket.NewCalendar("b", 10, row.period, time.Now().UnixMilli()+row.period)
 					require.True(t, ok)
 					buckets := []bucket.Bucket{window, quota, newBucket(t, bucket.Token, "c", 10, 1000)}
-					r := newReceipt(row.timeout)
-					r.fill(time.Now(), []bucket.State{{Mark: 9}, {Mark: 8}, {Mark: 7}})
+					r := newReceipt(row.timeout, time.Now(), []bucket.State{{Mark: 9}, {Mark: 8}, {Mark: 7}})
 					hold := func(mark int64) {
 						t.Helper()
 						require.Equal(t, []int64{mark, 8, 7}, marks(r.claims(buckets, 3, false)))
@@ -162,14 +160,7 @@ func TestMarkOfMoreThanTheShareHoldsServesOnlyInRedis(t *testing.T) {
 		share := newBucket(t, bucket.FixedWindow, "a", 10, 60_000)
 		share.Whole = 20
 		token := newBucket(t, bucket.Token, "b", 10, 60_000)
-		r := newReceipt(timeout)
-		r.fill(time.Now(), []bucket.State{{Mark: 9}, {Mark: 8}})
+		r := newReceipt(timeout, time.Now(), []bucket.State{{Mark: 9}, {Mark: 8}})
 		require.Equal(t, []int64{row.want, 8}, marks(r.claims([]bucket.Bucket{share, token}, row.n, row.own)), name)
 	}
-}
-
-func TestNoReceiptKeepsNothing(t *testing.T) {
-	t.Parallel()
-	var r *receipt
-	require.NotPanics(t, func() { r.fill(time.Now(), []bucket.State{{}}) })
 }

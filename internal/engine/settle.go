@@ -138,7 +138,7 @@ func (e *Engine) correct(ctx context.Context, charge *Charge, op bucket.Op, left
 
 // leave sets an answer to what a change has left of limits.
 func (a *Answer) leave(set *rules.Set, left []bucket.State, source Source) {
-	a.Verdict, _ = set.JudgeOf(rules.Limits, left, 1, 0, true, rules.ReportNone, nil)
+	a.Verdict, _ = set.Judge(rules.Limits, left, 1, 0, true, rules.ReportNone, nil)
 	a.Decided, a.Source = true, source
 }
 
@@ -170,8 +170,7 @@ func (e *Engine) giveBack(ctx context.Context, charge *Charge) error {
 const minLate = 100 * time.Millisecond
 
 // receipt is how the tokens of a charge are found again, so that a process gives back these tokens and no
-// others: of a window the mark that it left, of a token bucket the level that it found, and when. A nil
-// receipt keeps nothing.
+// others: of a window the mark that it left, of a token bucket the level that it found, and when.
 type receipt struct {
 	late  time.Duration // how late the store may do what it is asked
 	sent  time.Time     // when the store was asked, at the earliest
@@ -179,16 +178,11 @@ type receipt struct {
 	found []bucket.State
 }
 
-// newReceipt returns a receipt for a charge of a store that answers within a timeout.
-func newReceipt(timeout time.Duration) *receipt {
-	return &receipt{late: 2 * timeout} // it may be queued, and then in flight
-}
-
-// fill keeps when a charge was sent, and what it found.
-func (r *receipt) fill(sent time.Time, found []bucket.State) {
-	if r != nil {
-		r.sent, r.known, r.found = sent, time.Now(), slices.Clone(found)
-	}
+// newReceipt returns a receipt for a charge of a store that answers within a timeout: when it was sent, and what it
+// found.
+func newReceipt(timeout time.Duration, sent time.Time, found []bucket.State) *receipt {
+	// It may be queued, and then in flight.
+	return &receipt{late: 2 * timeout, sent: sent, known: time.Now(), found: slices.Clone(found)}
 }
 
 // claims returns what a charge of n tokens has left in buckets. Own reports whether their store is

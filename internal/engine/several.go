@@ -9,11 +9,10 @@ import (
 	"github.com/ginlimit/ginlimit/internal/bucket"
 	"github.com/ginlimit/ginlimit/internal/denycache"
 	"github.com/ginlimit/ginlimit/internal/dispatch"
-	"github.com/ginlimit/ginlimit/internal/goroutine"
 	"github.com/ginlimit/ginlimit/internal/rules"
 )
 
-// several is a decision on several Asks as one: the tokens of all are taken, or of none.
+// several is a decision on several Asks as one, or on one with a ban or slots: the tokens of all are taken, or of none.
 //
 // What this process knows goes first: if it knows of a denial, nothing is charged anywhere. Else the store is
 // asked about all at the same time, in as few scripts as can be; what they took is given back if one denies.
@@ -21,73 +20,25 @@ import (
 // which of those that deny denies for longest.
 type several struct {
 	e       *Engine
-	members []member
-	groups  []group
+	members []*member
+	groups  groups
 	memory  struct { // for the usual number of Asks
-		members [4]member
+		all     [4]member
+		members [4]*member
 		groups  [1]group
-		order   [4]*member
+		joint   [4]*member
 		calls   [4]*dispatch.Call
 	}
-}
-
-// member is one of several Asks, of which the answer is not static.
-type member struct {
-	ask    *Ask
-	answer *Answer
-	call   *dispatch.Call // on this Ask alone
-	known  bool           // the deny cache denies it, or will
-	of     *member        // whose tokens it looks at, or nil
-	err    error          // why the store has not decided on it
-}
-
-// free reports whether an Ask wants no token, so that it denies nothing.
-func (m *member) free() bool { return m.ask.N == 0 }
-
-// takeSeveral takes the tokens of each Ask that counts, or of none.
-func (e *Engine) takeSeveral(ctx context.Context, asks []Ask, answers []Answer) error {
-	if !e.background.Begin() { // Close waits for what is given back, and reports how attempts end
-		return errClosed()
-	}
-	defer e.background.Done()
-	start := time.Now()
-	d := e.several(asks, answers)
-	defer d.release()
-	if d.knows() {
-		_ = d.lookAtRest(ctx, start) // the denial that is known answers
-		return nil
-	}
-	never := slices.ContainsFunc(d.members, func(m member) bool { return !m.free() && m.call.Op.Charges == 0 })
-	for i := range d.members {
-		m := &d.members[i]
-		if never { // one wants more than its limits ever hold
-			m.call.Op.Charges = 0
-		}
-		if m.ask.attempts() {
-			e.beginAttempt(m.call, m.ask)
-		}
-	}
-	if e.redis == nil {
-		all := d.all()
-		e.decideHere(all, true)
-		e.endHere(all)
-		return nil
-	}
-	return d.take(ctx, start)
 }
 
 // several returns a decision on the Asks whose answers are not static.
 func (e *Engine) several(asks []Ask, answers []Answer) *several {
 	d := e.emptySeveral()
 	for i := range asks {
-		ask, answer := &asks[i], &answers[i]
-		if answer.Decided && answer.Source == FromStatic {
-			continue
+		if answer := &answers[i]; !answer.Decided || answer.Source != FromStatic {
+			asks[i].Recalls = asks[i].Recalls || len(asks) > 1
+			d.add(&asks[i], answer)
 		}
-		c := e.call(takeOf(ask), &ask.Subject, ask.scope)
-		c.Op.Bans = ask.whichBan()
-		d.members = append(d.members, member{ask: ask, answer: answer, call: c})
-		answer.begin(e, ask, c)
 	}
 	return d
 }
@@ -102,37 +53,112 @@ func (e *Engine) emptySeveral() *several {
 	return d
 }
 
+// add adds an Ask.
+func (d *several) add(ask *Ask, answer *Answer) {
+	c := d.e.call(ask.op(), &ask.Subject, ask.scope)
+	answer.Hash = c.Hash
+	d.addMember(member{ask: ask, answer: answer, call: c})
+}
+
+func (d *several) addMember(m member) {
+	var place *member
+	if n := len(d.members); n < len(d.memory.all) {
+		place = &d.memory.all[n]
+	} else {
+		place = new(member)
+	}
+	*place = m
+	d.members = append(d.members, place)
+}
+
+// take takes the tokens of each Ask, or of none, and releases the decision.
+func (d *several) take(ctx context.Context) error {
+	e := d.e
+	defer d.release()
+	if !e.background.Begin() { // Close waits for what is given back, and reports how attempts end
+		return errClosed()
+	}
+	defer e.background.Done()
+	start := time.Now()
+	if d.knows() {
+		_ = d.lookAtRest(ctx, start) // the denial that is known answers
+		return nil
+	}
+	if d.begin(); e.redis == nil {
+		e.decideHere(d.members, true)
+		return nil
+	}
+	d.groups = d.groups.ask(ctx, e, start)
+	return d.end(ctx, start)
+}
+
 // release ends the attempts that have not ended, as a hook of the client may end the goroutine, and keeps the
 // decision and its calls for another use.
 func (d *several) release() {
+	e := d.e
 	for i := range d.groups {
 		g := &d.groups[i]
 		if len(g.calls) > 1 {
-			d.e.release(g.call)
+			e.release(g.call)
 		}
-		if g.recalled {
-			for _, m := range g.members {
+		for _, m := range g.members {
+			if g.recalled {
 				m.call = nil
 			}
 		}
 	}
-	for i := range d.members {
-		if c := d.members[i].call; c != nil {
-			d.e.loseAttempt(c)
-			d.e.release(c)
+	for _, m := range d.members {
+		if m.call != nil {
+			e.loseAttempt(m.call)
+			e.release(m.call)
 		}
 	}
-	e := d.e
 	*d = several{}
 	e.decisions.Put(d)
 }
 
+// begin begins the attempts, and forms the groups: one of all Asks, but for those that no script decides on beside
+// others. These are the Asks of a tenant, a second one with a ban, those without a cost, and all if keys may be on
+// several servers.
+func (d *several) begin() {
+	never := slices.ContainsFunc(d.members, func(m *member) bool { return !m.free() && m.call.Op.Charges == 0 })
+	for _, m := range d.members {
+		if never { // one wants more than its limits ever hold
+			m.call.Op.Charges = 0
+		}
+		if m.ask.attempts() {
+			d.e.beginAttempt(m.call, m.ask)
+		}
+	}
+	if d.e.redis == nil {
+		return
+	}
+	joint, together, banned := -1, len(d.members) == 1 || d.e.redis.Together(), false
+	for i, m := range d.members {
+		bans := m.call.Op.Bans != bucket.NoBans || m.call.Layout.Ban >= 0
+		if !together || m.ask.Tenant.Name != "" || m.free() || bans && banned {
+			d.groups = append(d.groups, group{members: d.members[i : i+1], calls: []*dispatch.Call{m.call}, call: m.call})
+			continue
+		}
+		if banned = banned || bans; joint < 0 {
+			joint = len(d.groups)
+			d.groups = append(d.groups, group{members: d.memory.joint[:0], calls: d.memory.calls[:0], call: m.call})
+		}
+		g := &d.groups[joint]
+		g.members, g.calls = append(g.members, m), append(g.calls, m.call)
+	}
+	d.groups.join(d.e)
+}
+
 // knows reports whether the deny cache denies one of the Asks.
 func (d *several) knows() (known bool) {
-	for i := range d.members {
-		m := &d.members[i]
-		if m.known = d.e.isDenied(m.call, m.ask); m.known {
-			m.answer.judge(m.call, m.ask, FromCache)
+	for _, m := range d.members {
+		// A denial that banned nobody does not answer for one that is to ban.
+		c := m.call
+		m.known = c.Op.Charges > 0 && d.e.isRemembered(c, m.ask) &&
+			(c.Layout.Ban < 0 || c.Op.Bans == bucket.NoBans || c.States[c.Layout.Ban].Wait > 0)
+		if m.known {
+			m.answer.judge(c, m.ask, FromCache)
 			known = true
 		}
 	}
@@ -144,18 +170,34 @@ func (d *several) knows() (known bool) {
 func (d *several) lookAtRest(ctx context.Context, start time.Time) error {
 	rest := d.rest()
 	defer rest.release()
+	if len(rest.members) == 0 {
+		return nil
+	}
 	most, _ := d.beside()
-	for i := range d.members {
-		if m := &d.members[i]; m.known && (m.answer.RetryAfter == rules.Never || d.e.denied.Looked(denial(m.call), most)) {
+	for _, m := range d.members {
+		if m.known && (m.answer.RetryAfter == rules.Never || d.e.denied.Looked(denial(m.call), most)) {
 			return nil
 		}
 	}
-	if err := d.look(ctx, start, rest); err != nil || rest.anyFailed() {
+	if rest.begin(); d.e.redis == nil {
+		d.e.decideHere(rest.members, false)
+		return nil
+	}
+	rest.groups = rest.groups.ask(ctx, d.e, start)
+	failed, err := rest.groups.failed(ctx, d.e)
+	if err != nil {
 		return err
 	}
+	d.e.decideHere(failed, false)
+	for _, m := range rest.members {
+		m.of.known = m.known
+	}
 	_, least := d.beside()
-	for i := range d.members {
-		if m := &d.members[i]; m.known {
+	for i := range rest.groups {
+		rest.groups[i].end(ctx, d.e, false, least, nil)
+	}
+	for _, m := range d.members {
+		if m.known && failed == nil {
 			d.e.denied.SetBeside(denial(m.call), least)
 		}
 	}
@@ -166,8 +208,8 @@ func (d *several) lookAtRest(ctx context.Context, start time.Time) error {
 // tokens that one wants, and the fewest.
 func (d *several) beside() (most, least denycache.Beside) {
 	most.Of, least.N = 1, math.MaxInt64
-	for i := range d.members {
-		if m := &d.members[i]; !m.known {
+	for _, m := range d.members {
+		if !m.known {
 			most.Of += denial(m.call).Hash
 			most.N, least.N = max(most.N, m.ask.N), min(least.N, m.ask.N)
 		}
@@ -180,8 +222,7 @@ func (d *several) beside() (most, least denycache.Beside) {
 // be. It does not look at slots: nobody knows for how long one is held.
 func (d *several) rest() *several {
 	rest := d.e.emptySeveral()
-	for i := range d.members {
-		m := &d.members[i]
+	for _, m := range d.members {
 		if m.known || m.free() || !m.ask.Set.Counts(rules.Tokens) {
 			continue
 		}
@@ -193,55 +234,20 @@ func (d *several) rest() *several {
 			d.e.release(c)
 			continue
 		}
-		rest.members = append(rest.members, member{ask: &ask, answer: m.answer, call: c, of: m})
+		rest.addMember(member{ask: &ask, answer: m.answer, call: c, of: m})
 	}
 	return rest
 }
 
-// look looks at the tokens of the rest, and takes nothing.
-func (d *several) look(ctx context.Context, start time.Time, rest *several) error {
-	if len(rest.members) == 0 {
-		return nil
-	}
-	if d.e.redis == nil {
-		d.e.decideHere(rest.all(), false)
-		return nil
-	}
-	rest.group()
-	rest.ask(ctx, start)
-	failed, err := rest.failed(ctx)
-	if err != nil {
-		return err
-	}
-	d.e.decideHere(failed, false)
-	for i := range rest.members {
-		if m := &rest.members[i]; m.err == nil {
-			m.call.Op.Charges = 1 // of what is remembered
-			m.of.known = m.denied()
-		}
-	}
-	_, beside := d.beside()
-	for i := range rest.groups {
-		rest.groups[i].end(ctx, d.e, false, beside, nil)
-	}
-	return nil
-}
-
-// take has Redis decide, on one server in one script.
-func (d *several) take(ctx context.Context, start time.Time) error {
-	d.group()
-	d.ask(ctx, start)
-	failed, err := d.failed(ctx)
-	allowed := err == nil && d.allows()
+// end ends a decision on which the store was asked.
+func (d *several) end(ctx context.Context, start time.Time) error {
+	failed, err := d.groups.failed(ctx, d.e)
+	allowed := err == nil && d.groups.allowed()
 	if err == nil && failed != nil {
 		allowed = d.e.decideHere(failed, allowed) && allowed
-		d.e.endHere(failed)
 	}
 	var beside denycache.Beside
 	if !allowed && failed == nil {
-		for i := range d.members {
-			d.members[i].known = d.members[i].denied()
-		}
 		_, beside = d.beside()
 	}
 	var taken []Charge
@@ -256,57 +262,10 @@ func (d *several) take(ctx context.Context, start time.Time) error {
 	return err
 }
 
-// ask asks the store about all groups, and apart about those that a server refuses together, in the time of one
-// decision.
-func (d *several) ask(ctx context.Context, start time.Time) {
-	if d.send(ctx); !d.separate() {
-		return
-	}
-	within, cancel := d.e.within(ctx, start)
-	defer cancel()
-	if d.send(within); !d.anyFailed() {
-		d.e.redis.Separate() // refused together, answered alone
-	}
-}
-
-// denied reports whether the store found that it denies an Ask.
-func (m *member) denied() bool {
-	_, fits := m.ask.Set.Fit(m.ask.scope, m.call.States, m.call.Op)
-	return !fits && !m.free()
-}
-
-// all returns all members.
-func (d *several) all() (members []*member) {
-	for i := range d.members {
-		members = append(members, &d.members[i])
-	}
-	return members
-}
-
 // giveBackAll gives back what was just taken, all at the same time, as the request is denied. It waits for that as
 // long as the context lasts. What cannot be given back stays taken.
 func (e *Engine) giveBackAll(ctx context.Context, taken []Charge) {
 	e.background.Detached(ctx, e.Timeout, func(ctx context.Context) {
 		atOnce(len(taken), func(i int) error { return e.giveBack(ctx, &taken[i]) })
 	})
-}
-
-// takeWithTrials takes what a request asks for, and decides on each of its trials, at the same time.
-func (e *Engine) takeWithTrials(ctx context.Context, r Request) error {
-	live := len(r.Asks) - r.Trials
-	first := min(live, 1) // the Asks in force, if any, are one
-	errs := atOnce(first+r.Trials, func(i int) error {
-		if i < first {
-			return e.Take(ctx, Request{Asks: r.Asks[:live], Answers: r.Answers[:live], Waited: r.Waited, Waits: r.Waits})
-		}
-		at := live + i - first
-		failed := goroutine.ErrGoexit // a hook of the client may end the goroutine
-		defer func() { r.Answers[at].Failed = failed }()
-		failed = e.takeNow(ctx, r.Asks[at:at+1], r.Answers[at:at+1])
-		return nil
-	})
-	if first == 0 {
-		return nil
-	}
-	return errs[0]
 }

@@ -1,12 +1,13 @@
 package engine
 
 import (
-	"strconv"
-	"strings"
+	"context"
+	"errors"
 	"time"
 
-	"github.com/ginlimit/ginlimit/internal/bucket"
+	"github.com/ginlimit/ginlimit/internal/dispatch"
 	"github.com/ginlimit/ginlimit/internal/fifo"
+	"github.com/ginlimit/ginlimit/internal/redisstore"
 	"github.com/ginlimit/ginlimit/internal/rules"
 )
 
@@ -23,21 +24,96 @@ const (
 	outagePause = 200 * time.Millisecond
 	// maxSleep is the longest pause between two tries: another process may have given tokens back.
 	maxSleep = 10 * time.Second
-	// none is no Ask.
-	none = -1
 )
 
-// lack is what a request lacks: a slot or tokens of one Ask.
-type lack struct {
-	ask      int
-	line     fifo.Name
-	resource int // of the Ask's set
-	slot     bool
-	at       time.Time // when there are tokens, if nobody else takes them; zero if that is not known
+// takeInLine takes what a request asks for as soon as it is there.
+func (e *Engine) takeInLine(ctx context.Context, r Request) error {
+	if !r.mayWait() {
+		return e.takeNow(ctx, r.Asks, r.Answers)
+	}
+	queue := &r.Asks[0].Queue
+	w := &waiter{Request: r, e: e, ctx: ctx, endless: queue.Endless, leaving: queue.Leaves, began: queue.Since}
+	if w.began.IsZero() {
+		w.began = time.Now().Add(-r.Waited)
+	}
+	w.begin()
+	l, busy := w.busyLine()
+	if !busy {
+		lacks, waits, err := w.try()
+		if err != nil || !waits {
+			return err
+		}
+		l = lacks
+	}
+	defer w.bound()()
+	defer w.leave()
+	return w.wait(l, busy)
 }
 
-// lackOf returns the line of an Ask, for its tokens and its slots.
-func (w *waiter) lackOf(i int) lack { return lack{ask: i, line: w.e.lineOf(&w.Asks[i])} }
+// mayWait reports whether waiting may help.
+func (r *Request) mayWait() bool {
+	counted := false
+	for i := range r.Asks {
+		ask := &r.Asks[i]
+		if ask.Set.Prohibits() || ask.Set.Counted && ask.N > ask.Set.Burst {
+			return false
+		}
+		counted = counted || ask.N > 0 && ask.Set.Counted && ask.queues()
+	}
+	return counted
+}
+
+// begin says that the request waits, and for how long at most.
+func (w *waiter) begin() {
+	var longest time.Duration
+	for i := range w.Asks {
+		if ask := &w.Asks[i]; ask.queues() {
+			longest, ask.turn = max(longest, ask.Queue.wait()), w.e.turn(slotPause)
+		}
+	}
+	w.ends = w.began.Add(longest)
+}
+
+// try takes what the request asks for, or returns what it lacks. It does not wait if it is allowed, if
+// waiting does not help, or for an error.
+func (w *waiter) try() (l lack, waits bool, err error) {
+	if w.leaving != nil && w.leaving() {
+		return lack{}, false, ErrLeft
+	}
+	w.changes, w.tried = w.e.changes.Load(), time.Now()
+	for i := range w.Asks {
+		w.Asks[i].Set = w.Asks[i].Set.Now() // a calendar period may be over
+	}
+	err = w.e.takeNow(w.ctx, w.Asks, w.Answers)
+	for i := range w.Asks {
+		w.Asks[i].again = true
+	}
+	if err != nil && w.endless && w.outlasts(err) {
+		return w.lackOf(0), true, nil
+	}
+	if err != nil {
+		return lack{}, false, err
+	}
+	if l, waits = w.lacks(); !waits {
+		err = w.ban(lack{ask: none})
+	}
+	return l, waits, err
+}
+
+// outlasts reports whether an error is one of an outage in which nobody else may decide.
+func (w *waiter) outlasts(err error) bool {
+	return w.Asks[0].Failure == FailClosed && errors.Is(err, ErrUnavailable) &&
+		!redisstore.IsCommandError(err) && !errors.Is(err, dispatch.ErrClosed)
+}
+
+// bound gives all further calls of the request one deadline, until the function that it returns is called.
+func (w *waiter) bound() (end func()) {
+	if w.endless {
+		return func() {}
+	}
+	w.ctx, end = w.e.within(w.ctx, w.ends)
+	return end
+}
 
 // busyLine returns the first line of the Asks in which others wait.
 func (w *waiter) busyLine() (l lack, busy bool) {
@@ -59,34 +135,6 @@ func (w *waiter) busyLine() (l lack, busy bool) {
 	return lack{}, false
 }
 
-// expected returns when a request has its tokens if those before it take theirs; the zero time if nobody
-// knows.
-func (w *waiter) expected(l lack) time.Time {
-	if l.slot {
-		return time.Time{}
-	}
-	ask, at := &w.Asks[l.ask], l.at
-	line := w.e.waiting.Before(l.line, w.began)
-	ahead := line.Wants
-	if first := line.Expects.At; line.Callers > 0 && first.After(at) {
-		at, ahead = first, line.Wants-line.First+ask.N
-	}
-	if at.IsZero() {
-		return at
-	}
-	return at.Add(ask.Set.Regain(ahead, line.Wants, ask.N))
-}
-
-// retryAfter returns for how long a request that does not wait is denied.
-func (w *waiter) retryAfter(l lack) time.Duration {
-	at := w.expected(l)
-	if at.IsZero() {
-		return slotRetry
-	}
-	wait := min(max(1, time.Until(at)), rules.Longest)
-	return time.Duration(bucket.CeilDiv(int64(wait), int64(time.Millisecond))) * time.Millisecond
-}
-
 // wait waits in lines until the request is allowed or waits no more. If it came into a line behind others,
 // it has not tried yet.
 func (w *waiter) wait(l lack, behind bool) error {
@@ -98,8 +146,7 @@ func (w *waiter) wait(l lack, behind bool) error {
 			return w.deny(l)
 		case behind || w.undecided():
 			behind = true // it has not tried since
-			asks := len(w.Asks) > 1 || w.Asks[0].attempts() || w.Asks[0].Set.Bans()
-			if done, err := w.look(l, asks, true); done {
+			if done, err := w.look(l, true); done {
 				return err
 			}
 		}
@@ -158,7 +205,7 @@ func (w *waiter) inTurn(l lack, turn *fifo.Turn, now bool) (next lack, moves boo
 			}
 			l = lacks
 		}
-		if over := l.at.IsZero() && !l.slot && !time.Now().Before(w.leaves); over || w.late(l.at) {
+		if over := l.at.IsZero() && !l.slot && !time.Now().Before(w.leaves); over || l.at.After(w.until(w.leaves)) {
 			return lack{}, false, w.deny(l)
 		}
 		turn.Expect(fifo.Expectation{At: l.at, Resource: l.resource})
@@ -219,46 +266,4 @@ func (w *waiter) sleep(l lack, d time.Duration, wake <-chan struct{}) (woken boo
 // turn returns for how long a process is known to wait for a slot if it looks again after a pause.
 func (e *Engine) turn(pause time.Duration) time.Duration {
 	return 2*max(pause, slotPause) + min(e.Timeout, slotPause)
-}
-
-// lineOf names the queue of the requests that wait for what an Ask lacks: of the same buckets and tenant,
-// down to the same floor, under the same ban, and with the same answer to an outage. Those that want slots
-// have another than those that want only its tokens, and than those that may hold more slots.
-func (e *Engine) lineOf(ask *Ask) fifo.Name {
-	text := strconv.AppendUint(nil, uint64(ask.Failure), 10)
-	text = append(text, ask.Tenant.Name...)
-	buckets := ask.Set.Buckets(rules.Tokens)
-	for i := range buckets {
-		b := &buckets[i]
-		id := b.ID
-		if b.Ends != 0 { // callers of several periods keep their order
-			id = id[:strings.LastIndexByte(id, ':')]
-		}
-		text = strconv.AppendQuote(append(text, ' '), id)
-		for _, n := range [...]int64{b.Cost, b.Drain, b.Capacity} {
-			text = strconv.AppendInt(append(text, ' '), n, 10)
-		}
-	}
-	name := fifo.Name{Key: string(e.key(&ask.Subject)), Of: string(text)}
-	if ask.attempts() {
-		name.Key, name.Of = slotsOf([]byte(name.Key)), strconv.FormatInt(ask.slots(), 10)+" "+name.Of
-	}
-	return name
-}
-
-// slotsOf is a key in the names of queues of those that want slots. No key has a line break, so others
-// have other queues.
-func slotsOf(key []byte) string { return "slots\n" + string(key) }
-
-// wake wakes the callers that wait for the slots of a key whose first one tries, and those that wait for
-// its tokens.
-func (e *Engine) wake(key []byte, tokens bool) {
-	e.changes.Add(1) // before it looks who waits: see waitIn
-	if e.waiting.Empty() {
-		return
-	}
-	if tokens {
-		e.waiting.Wake(string(key))
-	}
-	e.waiting.Wake(slotsOf(key))
 }

@@ -35,6 +35,7 @@ func (s *Set) AllowLeases(life time.Duration) (first int) {
 	}
 	if !limits[0].Flows() {
 		s.lease.life = life
+		s.note()
 		return -1
 	}
 	fastest, ahead := &limits[0], int64(bucket.MaxUnits)
@@ -55,6 +56,7 @@ func (s *Set) AllowLeases(life time.Duration) (first int) {
 	if first = s.leave(2 * ahead); first < 0 {
 		s.lease = lease{life: life, buckets: append(limits, bounds)}
 		s.lease.layout = bucket.NewLayout(s.lease.buckets)
+		s.note()
 	}
 	return first
 }
@@ -62,7 +64,7 @@ func (s *Set) AllowLeases(life time.Duration) (first int) {
 // MayLease reports whether tokens of the set's limits may be taken ahead.
 func (s *Set) MayLease() bool {
 	limits := s.Buckets(Limits)
-	if s.prohibits || s.Guarded() || s.Divided() || len(limits) == 0 {
+	if s.prohibits || s.Guarded || s.Divided || len(limits) == 0 {
 		return false
 	}
 	for i := range limits {
@@ -73,13 +75,10 @@ func (s *Set) MayLease() bool {
 	return true
 }
 
-// Life returns for how long tokens that are taken ahead may be held, 0 if none may.
-func (s *Set) Life() time.Duration { return s.lease.life }
-
 // Ahead returns the limits' buckets with what else a call uses that takes tokens ahead, and their layout.
 func (s *Set) Ahead() ([]bucket.Bucket, *bucket.Layout) {
 	if s.lease.buckets != nil {
 		return s.lease.buckets, s.lease.layout
 	}
-	return s.Buckets(Limits), s.Layout(Limits)
+	return s.Call(Limits)
 }

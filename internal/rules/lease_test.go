@@ -80,7 +80,7 @@ func TestAllowLeases(t *testing.T) {
 			require.Equal(t, -1, s.Leave(row.floor))
 			require.Equal(t, -1, before.Leave(row.floor))
 			require.Equal(t, -1, s.AllowLeases(row.d))
-			require.Equal(t, row.life, s.Life())
+			require.Equal(t, row.life, s.Life)
 			limits := before.Buckets(rules.Limits)
 			for i := range limits {
 				limits[i].Leave(2 * row.h)
@@ -91,14 +91,14 @@ func TestAllowLeases(t *testing.T) {
 			want := append([]bucket.Bucket{}, limits...)
 			if row.h > 0 {
 				want = append(want, bucket.NewAhead(&row.limits[row.lent], row.h))
-				require.Less(t, s.Life(), ms(row.h*row.limits[row.lent].Cost/row.limits[row.lent].Drain))
+				require.Less(t, s.Life, ms(row.h*row.limits[row.lent].Cost/row.limits[row.lent].Drain))
 			}
 			for range 2 {
 				ahead, layout := s.Ahead()
 				require.Equal(t, want, ahead)
 				require.Equal(t, bucket.NewLayout(want), layout)
 			}
-			require.Equal(t, s.Burst(), limits[least(limits)].Burst)
+			require.Equal(t, s.Burst, limits[least(limits)].Burst)
 		})
 	}
 }
@@ -121,19 +121,19 @@ func TestReserved(t *testing.T) {
 		s := newSet(token(t, 500, 500, second))
 		require.Equal(t, -1, s.Leave(floor))
 		require.Equal(t, -1, s.AllowLeases(ms(200)))
-		require.EqualValues(t, 500-floor-200, s.Burst(), floor)
-		require.Equal(t, ms(198), s.Life(), floor)
+		require.EqualValues(t, 500-floor-200, s.Burst, floor)
+		require.Equal(t, ms(198), s.Life, floor)
 	}
 	for _, floor := range []int64{300, 499} { // others may use no more than 300
 		s := newSet(token(t, 900, 900, second), token(t, 500, 500, second))
 		require.Equal(t, -1, s.Leave(floor))
 		require.Equal(t, 1, s.AllowLeases(ms(200)))
 		require.True(t, s.Prohibits())
-		require.Zero(t, s.Life())
+		require.Zero(t, s.Life)
 	}
 	small := newSet(token(t, 500, 7, second))
 	small.AllowLeases(ms(200))
-	require.EqualValues(t, 7, small.Burst())
+	require.EqualValues(t, 7, small.Burst)
 }
 
 // TestLendOfWindows keeps nothing, and needs no bucket.
@@ -142,14 +142,14 @@ func TestLendOfWindows(t *testing.T) {
 	s := newSet(newBucket(t, bucket.FixedWindow, "w", 100, second), newBucket(t, bucket.FixedWindow, "v", 900, minute))
 	before := s.Buckets(rules.Limits)
 	s.AllowLeases(ms(200))
-	require.Equal(t, ms(200), s.Life())
+	require.Equal(t, ms(200), s.Life)
 	require.Equal(t, before, ahead(s))
-	require.EqualValues(t, 100, s.Burst())
+	require.EqualValues(t, 100, s.Burst)
 	quota := new(rules.Set)
 	require.True(t, quota.AddCalendar(daily, 100))
 	quota.AllowLeases(time.Hour)
-	require.Equal(t, time.Hour, quota.Life())
-	require.EqualValues(t, 100, quota.Burst())
+	require.Equal(t, time.Hour, quota.Life)
+	require.EqualValues(t, 100, quota.Burst)
 	require.Len(t, ahead(quota), 1)
 }
 
@@ -186,7 +186,7 @@ func TestMayLease(t *testing.T) {
 		require.Equal(t, row.want, row.s.MayLease(), name)
 		before := row.s.Buckets(rules.All)
 		row.s.AllowLeases(ms(200))
-		require.Equal(t, row.want, row.s.Life() > 0, name)
+		require.Equal(t, row.want, row.s.Life > 0, name)
 		if !row.want {
 			require.Equal(t, before, row.s.Buckets(rules.All), name)
 			require.Equal(t, row.s.Buckets(rules.Limits), ahead(row.s), name)
@@ -200,13 +200,13 @@ func TestAShareHasNoLeases(t *testing.T) {
 	s := newSet(token(t, 500, 500, second))
 	s.AllowLeases(ms(200))
 	share := s.Share(2)
-	require.Zero(t, share.Life())
+	require.Zero(t, share.Life)
 	require.Len(t, ahead(share), 1)
-	require.EqualValues(t, 150, share.Burst())
-	require.Equal(t, ms(198), s.Life(), "of the set itself")
+	require.EqualValues(t, 150, share.Burst)
+	require.Equal(t, ms(198), s.Life, "of the set itself")
 	require.Same(t, s, s.Share(1))
 	s.KeepShare()
-	require.Zero(t, s.Share(2).Life())
+	require.Zero(t, s.Share(2).Life)
 }
 
 // ahead returns the buckets of a call that takes tokens ahead.

@@ -105,7 +105,7 @@ func TestRenewedSetReservesAndSharesAsBefore(t *testing.T) {
 			share := s.Share(2)
 			require.Same(t, share, s.Share(2), "it is kept")
 			require.Equal(t, ids(s.Buckets(rules.All)), ids(share.Buckets(rules.All)))
-			require.EqualValues(t, 3, share.Burst())
+			require.EqualValues(t, 3, share.Burst)
 		}
 	})
 }

@@ -29,6 +29,7 @@ const (
 // With calendar quotas it holds until a period ends. [Set.Now] returns the current one. The zero
 // Set counts nothing.
 type Set struct {
+	Facts
 	resources []bucket.Bucket // limits, then the ban, then the slots; or a limit and what tenants hold of it
 	limits    int             // how many of the resources are limits
 	tenants   int             // how many are what tenants hold: 0 or 1
@@ -46,6 +47,26 @@ type Set struct {
 
 	share    *atomic.Pointer[Set] // the latest that Share has returned; nil if it is computed each time
 	replicas int64                // of a share: the processes that share the limits
+}
+
+// Facts are what is known of a set, whatever is asked of it, so that no request finds it out again.
+type Facts struct {
+	Counted bool          // there is something to count, and nothing prohibits
+	Guarded bool          // there is a ban or slots
+	Divided bool          // tenants share the limit
+	Burst   int64         // the most tokens that one decision can take, if any are counted
+	Life    time.Duration // for how long tokens that are taken ahead may be held; 0 if none may
+}
+
+// note notes the facts of a set that has changed.
+func (s *Set) note() {
+	s.Facts = Facts{
+		Counted: len(s.resources) > 0 && !s.prohibits, Guarded: len(s.resources) > s.limits+s.tenants,
+		Divided: s.tenants > 0, Burst: math.MaxInt64, Life: s.lease.life,
+	}
+	for i := range s.resources[:s.limits] {
+		s.Burst = min(s.Burst, s.resources[i].Burst)
+	}
 }
 
 // Add adds a limit that is no calendar quota. Limits come before all else.
@@ -77,6 +98,7 @@ func (s *Set) AddCalendar(rule calendar.Rule, n int64) bool {
 // Prohibit makes the set deny everything. The rule is the calendar of the limit that does, or zero.
 func (s *Set) Prohibit(rule calendar.Rule) {
 	s.prohibits, s.prohibited = true, rule
+	s.note()
 	if rule != (calendar.Rule{}) {
 		s.holdPeriod(rule)
 	}
@@ -110,6 +132,7 @@ func (s *Set) leave(tokens int64) (first int) {
 	for i := range s.resources {
 		s.resources[i].Leave(tokens)
 	}
+	s.note()
 	return -1
 }
 
@@ -121,9 +144,6 @@ func (s *Set) Divide() {
 		s.lay()
 	}
 }
-
-// Divided reports whether tenants share the limit.
-func (s *Set) Divided() bool { return s.tenants > 0 }
 
 // Guard adds a ban and slots of requests in flight, each if it is not nil, unless the set
 // prohibits.
@@ -159,7 +179,8 @@ func (s *Set) Share(replicas int64) *Set {
 	for i := range s.resources {
 		share.resources[i] = s.resources[i].Share(replicas)
 	}
-	if s.Divided() {
+	share.note()
+	if s.Divided {
 		share.resources[1] = bucket.NewTenants(&share.resources[0])
 	}
 	if s.share != nil {
@@ -192,21 +213,21 @@ func (s *Set) Buckets(scope Scope) []bucket.Bucket {
 	return s.resources
 }
 
-// lay notes the layouts of the resources, which have changed.
+// lay notes the layouts and the facts of a set whose resources have changed.
 func (s *Set) lay() {
+	s.note()
 	for scope := range s.layouts {
 		s.layouts[scope] = bucket.NewLayout(s.Buckets(Scope(scope)))
 	}
 }
 
-// Layout returns the layout of the buckets in a scope, of which there is at least one.
-func (s *Set) Layout(scope Scope) *bucket.Layout { return s.layouts[scope] }
+// Call returns the buckets in a scope, of which there is at least one, and their layout.
+func (s *Set) Call(scope Scope) ([]bucket.Bucket, *bucket.Layout) {
+	return s.Buckets(scope), s.layouts[scope]
+}
 
 // Counts reports whether there is anything to count in a scope.
 func (s *Set) Counts(scope Scope) bool { return len(s.Buckets(scope)) > 0 }
-
-// Guarded reports whether there is a ban or slots.
-func (s *Set) Guarded() bool { return len(s.resources) > s.limits+s.tenants }
 
 // Bans reports whether there is a ban.
 func (s *Set) Bans() bool { return s.bans > 0 }
@@ -229,15 +250,6 @@ func (s *Set) Slots() int {
 
 // Prohibits reports whether the set denies everything.
 func (s *Set) Prohibits() bool { return s.prohibits }
-
-// Burst returns the most tokens that one decision can take.
-func (s *Set) Burst() int64 {
-	least := int64(math.MaxInt64)
-	for i := range s.resources[:s.limits] {
-		least = min(least, s.resources[i].Burst)
-	}
-	return least
-}
 
 // Shares reports whether two sets have a bucket in common, for clients of one key.
 func (s *Set) Shares(other *Set) bool {

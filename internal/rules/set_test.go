@@ -80,7 +80,7 @@ func TestScopeIsTheFirstResources(t *testing.T) {
 			_ = append(append(s.Buckets(rules.Tokens), a), a)
 			assert.Equal(t, row.all, ids(s.Buckets(rules.All)), "appending to a scope does not change the set")
 			assert.Equal(t, row.slotsAt, s.Slots())
-			assert.Equal(t, row.ban != nil || row.slots != nil, s.Guarded())
+			assert.Equal(t, row.ban != nil || row.slots != nil, s.Guarded)
 			assert.Equal(t, row.ban != nil, s.Bans())
 		})
 	}
@@ -116,7 +116,7 @@ func TestReservedTokensStayAndALimitWithoutOthersProhibits(t *testing.T) {
 				s.Guard(nil, &slots)
 				require.False(t, s.Counts(rules.All), "it counts nothing and gets no slots")
 				require.Empty(t, s.Buckets(rules.Limits))
-				require.EqualValues(t, int64(math.MaxInt64), s.Burst())
+				require.EqualValues(t, int64(math.MaxInt64), s.Burst)
 				require.Zero(t, s.ProhibitedWindow())
 				require.Equal(t, -1, s.Leave(row.floor), "it has no limit left")
 				return
@@ -139,10 +139,10 @@ func TestASetKeepsItsLatestShare(t *testing.T) {
 	for range 2 {
 		three := s.Share(3)
 		require.Same(t, three, s.Share(3))
-		require.EqualValues(t, 4, three.Burst())
+		require.EqualValues(t, 4, three.Burst)
 		require.Same(t, s, s.Share(1))
 		require.Same(t, three, s.Share(3), "a whole set replaces no share")
-		require.EqualValues(t, 6, s.Share(2).Burst(), "it is not the share of a share")
+		require.EqualValues(t, 6, s.Share(2).Burst, "it is not the share of a share")
 		require.Same(t, s.Share(2), s.Share(2))
 	}
 	require.NotSame(t, s.Share(3).Share(2), s.Share(3).Share(2), "a share keeps none")
@@ -158,7 +158,7 @@ func TestVerdictOnAShare(t *testing.T) {
 	}}
 	none := bucket.State{Shares: &bucket.Shares{Finish: bucket.NoFinish, Weight: 1}}
 	op := bucket.Op{Verb: bucket.Take, Charges: 1, N: 1}
-	v, rows := s.Judge(rules.All, []bucket.State{{Level: 500}, full}, op, rules.ReportFull, nil)
+	v, rows := judge(s, rules.All, []bucket.State{{Level: 500}, full}, op, rules.ReportFull, nil)
 	require.Equal(t, rules.Verdict{
 		Shared: true, RetryAfter: 70 * time.Millisecond, ResetAfter: 500 * time.Millisecond,
 	}, v)
@@ -170,11 +170,11 @@ func TestVerdictOnAShare(t *testing.T) {
 
 	lacks := full
 	lacks.Wait = 20
-	v, _ = s.Judge(rules.All, []bucket.State{{Level: 1000}, lacks}, op, rules.ReportNone, nil)
+	v, _ = judge(s, rules.All, []bucket.State{{Level: 1000}, lacks}, op, rules.ReportNone, nil)
 	require.False(t, v.Shared, "the limit has no token for longer")
 	require.Equal(t, 100*time.Millisecond, v.RetryAfter)
 
-	v, _ = s.Judge(rules.All, []bucket.State{{}, none}, op, rules.ReportNone, nil)
+	v, _ = judge(s, rules.All, []bucket.State{{}, none}, op, rules.ReportNone, nil)
 	require.True(t, v.Allowed)
 	require.EqualValues(t, 4, v.Remaining, "5 are its share, alone")
 }

@@ -88,17 +88,10 @@ func (s *Set) Fit(scope Scope, found []bucket.State, op bucket.Op) (charges int6
 	return min(charges, op.Charges), charges > 0
 }
 
-// Judge returns the verdict on an operation from the states that the store found, by the arithmetic
-// by which the store decided, and appends the statuses that are wanted.
-func (s *Set) Judge(scope Scope, found []bucket.State, op bucket.Op, report Report,
-	statuses []Status) (Verdict, []Status) {
-	charges, allowed := s.Fit(scope, found, op)
-	return s.JudgeOf(scope, found, op.N, charges, allowed, report, statuses)
-}
-
-// JudgeOf is Judge of a decision on several sets together, by which charges of n tokens each are
-// made of each.
-func (s *Set) JudgeOf(scope Scope, found []bucket.State, n, charges int64, allowed bool, report Report,
+// Judge returns the verdict on charges of n tokens each, from the states that the store found, by the arithmetic by
+// which the store decided, and appends the statuses that are wanted. It is allowed if a charge fits; how many are made
+// depends on what else is decided with it.
+func (s *Set) Judge(scope Scope, found []bucket.State, n, charges int64, allowed bool, report Report,
 	statuses []Status) (Verdict, []Status) {
 	buckets := s.Buckets(scope)
 	closest := Verdict{Allowed: allowed, Granted: charges * n, Resource: Uncounted, Remaining: math.MaxInt64}
@@ -111,13 +104,10 @@ func (s *Set) JudgeOf(scope Scope, found []bucket.State, n, charges int64, allow
 	}
 	for i := range buckets {
 		b := &buckets[i]
-		switch b.Kind {
-		case bucket.Tenants: // they are judged with their limit
-			continue
-		case bucket.Ban:
-			if banned > 0 && report == ReportFull {
-				statuses = append(statuses, Status{More: banned, Retry: banned, Reset: banned, Resource: int32(i), Denies: true})
-			}
+		if b.Kind == bucket.Ban && banned > 0 && report == ReportFull {
+			statuses = append(statuses, Status{More: banned, Retry: banned, Reset: banned, Resource: int32(i), Denies: true})
+		}
+		if b.Kind == bucket.Ban || b.Kind == bucket.Tenants { // these are judged with their limit
 			continue
 		}
 		after := found[i]
@@ -132,7 +122,7 @@ func (s *Set) JudgeOf(scope Scope, found []bucket.State, n, charges int64, allow
 			this.RetryAfter = duration(b.RetryAfter(after, n))
 		}
 		var share tenantShare
-		if s.Divided() {
+		if s.Divided {
 			share = shareOf(&buckets[1], found[1], charges, n)
 			share.restrict(&this, allowed)
 		}
@@ -147,7 +137,9 @@ func (s *Set) JudgeOf(scope Scope, found []bucket.State, n, charges int64, allow
 		if closest.Resource < 0 || this.CloserThan(&closest) && (b.Kind != bucket.Slots || this.RetryAfter > 0) {
 			closest = this
 		}
-		statuses = appendStatus(statuses, i, b, found[i], after, n, allowed, banned, share, report)
+		if report > ReportDenying || report == ReportDenying && !allowed {
+			statuses = appendStatus(statuses, i, b, found[i], after, n, allowed, banned, share, report)
+		}
 	}
 	switch {
 	case closest.Resource == Uncounted && !allowed:
@@ -221,9 +213,6 @@ func (s *Set) RetryAfterPeriods(scope Scope, found []bucket.State, n int64) (wai
 // appendStatus appends the status of a resource, if it denies or every one is wanted. A banned client has nothing left.
 func appendStatus(statuses []Status, i int, b *bucket.Bucket, found, after bucket.State, n int64, allowed bool,
 	banned time.Duration, share tenantShare, report Report) []Status {
-	if report == ReportNone || report == ReportDenying && allowed {
-		return statuses
-	}
 	if b.Kind == bucket.Slots {
 		banned = 0 // they are free or not
 	}

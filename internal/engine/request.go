@@ -1,0 +1,97 @@
+package engine
+
+import (
+	"context"
+	"time"
+
+	"github.com/ginlimit/ginlimit/internal/goroutine"
+	"github.com/ginlimit/ginlimit/internal/rules"
+)
+
+// Take takes what a request asks for, or nothing, and fills in its answers. Trials are decided at the same time.
+//
+// Answers that are not Decided are of Asks that nobody looked at, as another one was denied.
+func (e *Engine) Take(ctx context.Context, r Request) error {
+	queues := false
+	for i := range r.Asks {
+		queues = queues || r.Asks[i].queues()
+	}
+	if r.Waited > 0 && !queues {
+		within, cancel := e.within(ctx, time.Now().Add(-r.Waited))
+		defer cancel()
+		ctx = within
+	}
+	switch {
+	case r.Trials > 0:
+		return e.takeWithTrials(ctx, r)
+	case queues:
+		return e.takeInLine(ctx, r)
+	}
+	return e.takeNow(ctx, r.Asks, r.Answers)
+}
+
+// takeWithTrials takes what a request asks for, and decides on each of its trials, at the same time.
+func (e *Engine) takeWithTrials(ctx context.Context, r Request) error {
+	live := len(r.Asks) - r.Trials // the Asks in force, if any, are one
+	return atOnce(1+r.Trials, func(i int) error {
+		switch {
+		case i == 0 && live > 0:
+			return e.Take(ctx, Request{Asks: r.Asks[:live], Answers: r.Answers[:live], Waited: r.Waited, Waits: r.Waits})
+		case i == 0:
+			return nil
+		}
+		at := live + i - 1
+		failed := goroutine.ErrGoexit // a hook of the client may end the goroutine
+		defer func() { r.Answers[at].Failed = failed }()
+		failed = e.takeNow(ctx, r.Asks[at:at+1], r.Answers[at:at+1])
+		return nil
+	})[0]
+}
+
+// Peek looks at what one token would meet under each Ask, one after another, within one timeout. It
+// ends at an Ask that no waiting makes allowed; later answers are not Decided.
+func (e *Engine) Peek(ctx context.Context, asks []Ask, answers []Answer) error {
+	if err := e.Ready(ctx); err != nil {
+		return err
+	}
+	if len(asks) > 1 {
+		within, cancel := e.within(ctx, time.Now())
+		defer cancel()
+		ctx = within
+	}
+	for i := range asks {
+		answers[i].reset()
+		if !asks[i].Set.Counted {
+			answers[i].answerStatic(0, &asks[i])
+		} else if err := e.look(ctx, &asks[i], &answers[i]); err != nil {
+			return err
+		}
+		if answers[i].RetryAfter == rules.Never {
+			return nil
+		}
+	}
+	return nil
+}
+
+// Status looks at every resource of an Ask, also if a limit prohibits: the answer's Statuses are of
+// one token each.
+func (e *Engine) Status(ctx context.Context, ask *Ask, answer *Answer) error {
+	if err := e.Ready(ctx); err != nil {
+		return err
+	}
+	answer.reset()
+	if !ask.Set.Counts(rules.All) {
+		return nil
+	}
+	ask.Report = rules.ReportFull
+	return e.look(ctx, ask, answer)
+}
+
+// look looks at what one token would meet under an Ask.
+func (e *Engine) look(ctx context.Context, ask *Ask, answer *Answer) error {
+	n := ask.N
+	ask.N, ask.look = 1, true
+	err := e.take(ctx, ask, answer)
+	ask.N, ask.look = n, false
+	return err
+}
