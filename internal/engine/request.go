@@ -30,22 +30,63 @@ func (e *Engine) Take(ctx context.Context, r Request) error {
 	return e.takeNow(ctx, r.Asks, r.Answers)
 }
 
-// takeWithTrials takes what a request asks for, and decides on each of its trials, at the same time.
+// takeWithTrials takes what a request asks for, and decides on its trials at the same time.
 func (e *Engine) takeWithTrials(ctx context.Context, r Request) error {
 	live := len(r.Asks) - r.Trials // the Asks in force, if any, are one
-	return atOnce(1+r.Trials, func(i int) error {
+	return atOnce(2, func(i int) error {
 		switch {
-		case i == 0 && live > 0:
+		case i == 1:
+			e.takeTrials(ctx, r.Asks[live:], r.Answers[live:])
+		case live > 0:
 			return e.Take(ctx, Request{Asks: r.Asks[:live], Answers: r.Answers[:live], Waited: r.Waited, Waits: r.Waits})
-		case i == 0:
-			return nil
 		}
-		at := live + i - 1
-		failed := goroutine.ErrGoexit // a hook of the client may end the goroutine
-		defer func() { r.Answers[at].Failed = failed }()
-		failed = e.takeNow(ctx, r.Asks[at:at+1], r.Answers[at:at+1])
 		return nil
 	})[0]
+}
+
+// takeTrials decides on each of some Asks by itself, on all at the same time.
+func (e *Engine) takeTrials(ctx context.Context, asks []Ask, answers []Answer) {
+	if len(asks) == 1 { // it may have a lease
+		failed := goroutine.ErrGoexit // a hook of the client may end the goroutine
+		defer func() { answers[0].Failed = failed }()
+		failed = e.takeNow(ctx, asks, answers)
+		return
+	}
+	failed, start := e.Ready(ctx), time.Now()
+	if failed == nil && !e.background.Begin() {
+		failed = errClosed()
+	}
+	for i := range answers {
+		if answers[i].reset(); failed != nil {
+			answers[i].Failed = failed
+		} else {
+			answers[i].Failed = goroutine.ErrGoexit
+		}
+	}
+	if failed != nil {
+		return
+	}
+	defer e.background.Done()
+	var asked []*groups
+	var decisions []*several // one for each of these
+	for i := range asks {
+		if !asks[i].Set.Counted {
+			answers[i].answerStatic(asks[i].N, &asks[i])
+			answers[i].Failed = nil
+			continue
+		}
+		d := e.several(asks[i:i+1], answers[i:i+1])
+		defer d.release()
+		if d.knows() || d.decidesHere() {
+			answers[i].Failed = nil
+			continue
+		}
+		asked, decisions = append(asked, &d.groups), append(decisions, d)
+	}
+	askGroups(ctx, e, start, asked...)
+	for _, d := range decisions {
+		d.members[0].answer.Failed = d.end(ctx, start)
+	}
 }
 
 // Peek looks at what one token would meet under each Ask, one after another, within one timeout. It

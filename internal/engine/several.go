@@ -84,12 +84,20 @@ func (d *several) take(ctx context.Context) error {
 		_ = d.lookAtRest(ctx, start) // the denial that is known answers
 		return nil
 	}
-	if d.begin(); e.redis == nil {
-		e.decideHere(d.members, true)
+	if d.decidesHere() {
 		return nil
 	}
-	d.groups = d.groups.ask(ctx, e, start)
+	askGroups(ctx, e, start, &d.groups)
 	return d.end(ctx, start)
+}
+
+// decidesHere decides on Asks of which no denial is known if this process is the store.
+func (d *several) decidesHere() bool {
+	if d.begin(); d.e.redis != nil {
+		return false
+	}
+	d.e.decideHere(d.members, true)
+	return true
 }
 
 // release ends the attempts that have not ended, as a hook of the client may end the goroutine, and keeps the
@@ -183,7 +191,7 @@ func (d *several) lookAtRest(ctx context.Context, start time.Time) error {
 		d.e.decideHere(rest.members, false)
 		return nil
 	}
-	rest.groups = rest.groups.ask(ctx, d.e, start)
+	askGroups(ctx, d.e, start, &rest.groups)
 	failed, err := rest.groups.failed(ctx, d.e)
 	if err != nil {
 		return err
