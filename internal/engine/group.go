@@ -25,6 +25,11 @@ type group struct {
 	recalled bool             // its calls belong to recall
 }
 
+// alone returns the group of one member.
+func alone(one []*member) group {
+	return group{members: one, calls: []*dispatch.Call{one[0].call}, call: one[0].call}
+}
+
 // groups are what the store is asked about at the same time.
 type groups []group
 
@@ -60,7 +65,7 @@ func refused(g group) bool { return len(g.calls) > 1 && redisstore.RefusesKeys(g
 
 // send asks the store about the groups that have no answer, all at the same time.
 func (g groups) send(ctx context.Context, e *Engine) {
-	if len(g) == 1 {
+	if len(g) == 1 && !g[0].answered {
 		g[0].read(e, e.store.Do(ctx, g[0].call))
 		return
 	}

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"math"
 	"slices"
 	"time"
@@ -126,9 +127,7 @@ func (d *several) begin() {
 		if never { // one wants more than its limits ever hold
 			m.call.Op.Charges = 0
 		}
-		if m.ask.attempts() {
-			d.e.beginAttempt(m.call, m.ask)
-		}
+		d.e.beginAttempt(m.call, m.ask)
 	}
 	if d.e.redis == nil {
 		return
@@ -137,7 +136,7 @@ func (d *several) begin() {
 	for i, m := range d.members {
 		bans := m.call.Op.Bans != bucket.NoBans || m.call.Layout.Ban >= 0
 		if !together || m.ask.Tenant.Name != "" || m.free() || bans && banned {
-			d.groups = append(d.groups, group{members: d.members[i : i+1], calls: []*dispatch.Call{m.call}, call: m.call})
+			d.groups = append(d.groups, alone(d.members[i:i+1]))
 			continue
 		}
 		if banned = banned || bans; joint < 0 {
@@ -148,6 +147,36 @@ func (d *several) begin() {
 		g.members, g.calls = append(g.members, m), append(g.calls, m.call)
 	}
 	d.groups.join(d.e)
+}
+
+// apart begins the attempt of the last member, and forms a group of it. The error is why the store is not asked.
+func (d *several) apart(err error) {
+	last := d.members[len(d.members)-1:]
+	d.e.beginAttempt(last[0].call, last[0].ask)
+	g := alone(last)
+	g.answered, g.err = err != nil, err
+	d.groups = append(d.groups, g)
+}
+
+// takeApart decides on each member by itself, on all at the same time.
+func (d *several) takeApart(ctx context.Context) (err error) {
+	if !d.e.background.Begin() { // Close waits for what is given back
+		return errClosed()
+	}
+	defer d.e.background.Done()
+	start := time.Now()
+	if d.e.redis != nil {
+		d.groups.send(ctx, d.e)
+	}
+	for i := range d.members {
+		if d.e.redis == nil {
+			d.e.decideHere(d.members[i:i+1], true)
+			continue
+		}
+		one := several{e: d.e, members: d.members[i : i+1], groups: d.groups[i : i+1]}
+		err = errors.Join(err, one.end(ctx, start))
+	}
+	return err
 }
 
 // knows reports whether the deny cache denies one of the Asks.
