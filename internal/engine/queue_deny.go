@@ -71,7 +71,7 @@ func (w *waiter) banEach(bans func(i int) bool) (denied, allowed bool, err error
 			defer func() { ask.scope = rules.All }()
 		}
 		var why error // that the store is not asked a second time
-		if answer.withoutStore() {
+		if answer.Source == FromLocal {
 			why = answer.Err
 		}
 		answer.reset()
