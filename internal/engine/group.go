@@ -25,6 +25,11 @@ type group struct {
 	recalled bool             // its calls belong to recall
 }
 
+// alone returns the group of one member.
+func alone(one []*member) group {
+	return group{members: one, calls: []*dispatch.Call{one[0].call}, call: one[0].call}
+}
+
 // groups are what the store is asked about at the same time.
 type groups []group
 
@@ -66,8 +71,9 @@ func refused(g group) bool { return len(g.calls) > 1 && redisstore.RefusesKeys(g
 // sendGroups asks the store about the groups that have no answer, all at the same time.
 func sendGroups(ctx context.Context, e *Engine, all []*groups) {
 	if len(all) == 1 && len(*all[0]) == 1 {
-		only := &(*all[0])[0]
-		only.read(e, e.store.Do(ctx, only.call))
+		if only := &(*all[0])[0]; !only.answered {
+			only.read(e, e.store.Do(ctx, only.call))
+		}
 		return
 	}
 	var open []*group

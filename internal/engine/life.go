@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"context"
+
 	"github.com/redis/go-redis/v9"
 
 	"github.com/ginlimit/ginlimit/internal/denycache"
@@ -31,7 +33,8 @@ func NewRedis(c Config, rdb redis.UniversalClient, denials int, s redisstore.Con
 func NewLocal(c Config) *Engine {
 	e := newEngine(c)
 	e.slots = inflight.New(nil)
-	e.store = localStore{memory.New(memory.MaxBuckets)}
+	e.local = memory.New(memory.MaxBuckets)
+	e.store = localStore{e.local}
 	return e
 }
 
@@ -49,7 +52,11 @@ func (e *Engine) Close() {
 		e.leases.Close()
 		e.background.Close(max(closeTimeout, closeTimeouts*e.Timeout))
 		e.returnLeases() // also what a decision in flight took ahead
-		e.closeSlots()
+		e.releaseAbandoned()
+		ctx, cancel := context.WithTimeout(context.Background(), e.Timeout)
+		defer cancel()
+		e.slots.Close(ctx)
+		e.replica.Leave()
 		e.store.Close()
 	})
 }

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"math"
 	"slices"
 	"time"
@@ -134,9 +135,7 @@ func (d *several) begin() {
 		if never { // one wants more than its limits ever hold
 			m.call.Op.Charges = 0
 		}
-		if m.ask.attempts() {
-			d.e.beginAttempt(m.call, m.ask)
-		}
+		d.e.beginAttempt(m.call, m.ask)
 	}
 	if d.e.redis == nil {
 		return
@@ -145,7 +144,7 @@ func (d *several) begin() {
 	for i, m := range d.members {
 		bans := m.call.Op.Bans != bucket.NoBans || m.call.Layout.Ban >= 0
 		if !together || m.ask.Tenant.Name != "" || m.free() || bans && banned {
-			d.groups = append(d.groups, group{members: d.members[i : i+1], calls: []*dispatch.Call{m.call}, call: m.call})
+			d.groups = append(d.groups, alone(d.members[i:i+1]))
 			continue
 		}
 		if banned = banned || bans; joint < 0 {
@@ -158,12 +157,42 @@ func (d *several) begin() {
 	d.groups.join(d.e)
 }
 
+// apart begins the attempt of the last member, and forms a group of it. The error is why the store is not asked.
+func (d *several) apart(err error) {
+	last := d.members[len(d.members)-1:]
+	d.e.beginAttempt(last[0].call, last[0].ask)
+	g := alone(last)
+	g.answered, g.err = err != nil, err
+	d.groups = append(d.groups, g)
+}
+
+// takeApart decides on each member by itself, on all at the same time.
+func (d *several) takeApart(ctx context.Context) (err error) {
+	if !d.e.background.Begin() { // Close waits for what is given back
+		return errClosed()
+	}
+	defer d.e.background.Done()
+	start := time.Now()
+	if d.e.redis != nil {
+		sendGroups(ctx, d.e, []*groups{&d.groups})
+	}
+	for i := range d.members {
+		if d.e.redis == nil {
+			d.e.decideHere(d.members[i:i+1], true)
+			continue
+		}
+		one := several{e: d.e, members: d.members[i : i+1], groups: d.groups[i : i+1]}
+		err = errors.Join(err, one.end(ctx, start))
+	}
+	return err
+}
+
 // knows reports whether the deny cache denies one of the Asks.
 func (d *several) knows() (known bool) {
 	for _, m := range d.members {
 		// A denial that banned nobody does not answer for one that is to ban.
 		c := m.call
-		m.known = c.Op.Charges > 0 && d.e.isRemembered(c, m.ask) &&
+		m.known = c.Op.Charges > 0 && d.e.isDenied(c, m.ask) &&
 			(c.Layout.Ban < 0 || c.Op.Bans == bucket.NoBans || c.States[c.Layout.Ban].Wait > 0)
 		if m.known {
 			m.answer.judge(c, m.ask, FromCache)
@@ -183,7 +212,7 @@ func (d *several) lookAtRest(ctx context.Context, start time.Time) error {
 	}
 	most, _ := d.beside()
 	for _, m := range d.members {
-		if m.known && (m.answer.RetryAfter == rules.Never || d.e.denied.Looked(denial(m.call), most)) {
+		if m.known && (m.answer.RetryAfter == rules.Never || d.e.denied.Looked(denial(m.call, false), most)) {
 			return nil
 		}
 	}
@@ -206,7 +235,7 @@ func (d *several) lookAtRest(ctx context.Context, start time.Time) error {
 	}
 	for _, m := range d.members {
 		if m.known && failed == nil {
-			d.e.denied.SetBeside(denial(m.call), least)
+			d.e.denied.SetBeside(denial(m.call, false), least)
 		}
 	}
 	return nil
@@ -218,7 +247,7 @@ func (d *several) beside() (most, least denycache.Beside) {
 	most.Of, least.N = 1, math.MaxInt64
 	for _, m := range d.members {
 		if !m.known {
-			most.Of += denial(m.call).Hash
+			most.Of += denial(m.call, false).Hash
 			most.N, least.N = max(most.N, m.ask.N), min(least.N, m.ask.N)
 		}
 	}
@@ -237,7 +266,7 @@ func (d *several) rest() *several {
 		ask := *m.ask
 		ask.scope, ask.Recalls = rules.Tokens, false
 		c := d.e.call(bucket.Peek(ask.N), &ask.Subject, ask.scope)
-		if m.known = d.e.isRemembered(c, &ask); m.known {
+		if m.known = d.e.isDenied(c, &ask); m.known {
 			m.answer.judge(c, &ask, FromCache)
 			d.e.release(c)
 			continue

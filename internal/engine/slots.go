@@ -54,6 +54,9 @@ func newsOf(c *dispatch.Call) inflight.News {
 
 // beginAttempt numbers a call's attempt to take a slot, if it makes one.
 func (e *Engine) beginAttempt(c *dispatch.Call, ask *Ask) {
+	if !ask.attempts() {
+		return
+	}
 	e.releaseAbandoned()
 	if c.Op.Waits = ask.turn.Milliseconds(); c.Op.Charges > 0 {
 		c.Attempt = e.slots.Begin(c.Key)
@@ -94,13 +97,4 @@ func (e *Engine) report(ctx context.Context, updates []inflight.Update) (reached
 	}
 	e.releaseAbandoned()
 	return e.redis.Report(ctx, updates)
-}
-
-// closeSlots reports to Redis which slots were released, and that this engine ends.
-func (e *Engine) closeSlots() {
-	e.releaseAbandoned()
-	ctx, cancel := context.WithTimeout(context.Background(), e.Timeout)
-	defer cancel()
-	e.slots.Close(ctx)
-	e.replica.Leave()
 }
