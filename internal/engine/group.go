@@ -43,23 +43,17 @@ func (g groups) join(e *Engine) {
 	}
 }
 
-// askGroups asks the store about all groups of some decisions, and apart about the members of those that a server refuses
-// together, in the time of one decision.
-func askGroups(ctx context.Context, e *Engine, start time.Time, all ...*groups) {
-	sendGroups(ctx, e, all)
-	separated := false
-	for _, g := range all {
-		if slices.ContainsFunc(*g, refused) {
-			*g, separated = g.separate(e), true
-		}
-	}
-	if !separated {
+// ask asks the store about groups, and apart about the members of those that a server refuses together, in the
+// time of one decision.
+func (g *groups) ask(ctx context.Context, e *Engine, start time.Time) {
+	g.send(ctx, e)
+	if !slices.ContainsFunc(*g, refused) {
 		return
 	}
+	*g = g.separate(e)
 	within, cancel := e.within(ctx, start)
 	defer cancel()
-	sendGroups(within, e, all)
-	if !slices.ContainsFunc(all, func(g *groups) bool { return g.anyFailed() }) {
+	if g.send(within, e); !g.anyFailed() {
 		e.redis.Separate() // refused together, answered alone
 	}
 }
@@ -68,25 +62,24 @@ func askGroups(ctx context.Context, e *Engine, start time.Time, all ...*groups) 
 // cluster or a proxy does.
 func refused(g group) bool { return len(g.calls) > 1 && redisstore.RefusesKeys(g.err) }
 
-// sendGroups asks the store about the groups that have no answer, all at the same time.
-func sendGroups(ctx context.Context, e *Engine, all []*groups) {
-	if len(all) == 1 && len(*all[0]) == 1 {
-		if only := &(*all[0])[0]; !only.answered {
-			only.read(e, e.store.Do(ctx, only.call))
-		}
+// send asks the store about the groups that have no answer, all at the same time.
+func (g groups) send(ctx context.Context, e *Engine) {
+	if len(g) == 1 && !g[0].answered {
+		g[0].read(e, e.store.Do(ctx, g[0].call))
 		return
 	}
-	var open []*group
-	var calls []*dispatch.Call
-	for _, of := range all {
-		for i := range *of {
-			if g := &(*of)[i]; !g.answered {
-				open, calls = append(open, g), append(calls, g.call)
-			}
+	calls := make([]*dispatch.Call, 0, len(g))
+	for i := range g {
+		if !g[i].answered {
+			calls = append(calls, g[i].call)
 		}
 	}
-	for i, err := range e.redis.DoAll(ctx, calls) {
-		open[i].read(e, err)
+	errs := e.redis.DoAll(ctx, calls)
+	for i := range g {
+		if !g[i].answered {
+			g[i].read(e, errs[0])
+			errs = errs[1:]
+		}
 	}
 }
 

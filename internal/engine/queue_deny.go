@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -76,14 +77,14 @@ func (w *waiter) banEach(bans func(i int) bool) (denied, allowed bool, err error
 		}
 		answer.reset()
 		d.add(ask, answer)
-		d.apart(why)
+		d.apart(len(d.members)-1, why)
 	}
 	if len(d.members) == 0 {
 		return denied, false, nil
 	}
 	ctx, cancel := w.rest()
 	defer cancel()
-	if err := d.takeApart(ctx); err != nil {
+	if err := errors.Join(d.takeApart(ctx)...); err != nil {
 		return true, false, err
 	}
 	var taken []Charge

@@ -46,46 +46,34 @@ func (e *Engine) takeWithTrials(ctx context.Context, r Request) error {
 
 // takeTrials decides on each of some Asks by itself, on all at the same time.
 func (e *Engine) takeTrials(ctx context.Context, asks []Ask, answers []Answer) {
-	if len(asks) == 1 { // it may have a lease
-		failed := goroutine.ErrGoexit // a hook of the client may end the goroutine
-		defer func() { answers[0].Failed = failed }()
-		failed = e.takeNow(ctx, asks, answers)
+	err := goroutine.ErrGoexit // a hook of the client may end the goroutine
+	if len(asks) == 1 {        // it may have a lease
+		defer func() { answers[0].Failed = err }()
+		err = e.takeNow(ctx, asks, answers)
 		return
 	}
-	failed, start := e.Ready(ctx), time.Now()
-	if failed == nil && !e.background.Begin() {
-		failed = errClosed()
-	}
-	for i := range answers {
-		if answers[i].reset(); failed != nil {
-			answers[i].Failed = failed
-		} else {
-			answers[i].Failed = goroutine.ErrGoexit
-		}
-	}
-	if failed != nil {
-		return
-	}
-	defer e.background.Done()
-	var asked []*groups
-	var decisions []*several // one for each of these
+	d := e.emptySeveral()
+	defer d.release()
+	err = e.Ready(ctx)
 	for i := range asks {
-		if !asks[i].Set.Counted {
+		answers[i].reset()
+		switch answers[i].Failed = err; {
+		case err != nil:
+		case !asks[i].Set.Counted:
 			answers[i].answerStatic(asks[i].N, &asks[i])
-			answers[i].Failed = nil
-			continue
+		default:
+			d.add(&asks[i], &answers[i])
 		}
-		d := e.several(asks[i:i+1], answers[i:i+1])
-		defer d.release()
-		if d.knows() || d.decidesHere() {
-			answers[i].Failed = nil
-			continue
-		}
-		asked, decisions = append(asked, &d.groups), append(decisions, d)
 	}
-	askGroups(ctx, e, start, asked...)
-	for _, d := range decisions {
-		d.members[0].answer.Failed = d.end(ctx, start)
+	d.knows()
+	for i, m := range d.members {
+		if !m.known {
+			m.answer.Failed = goroutine.ErrGoexit
+			d.apart(i, nil)
+		}
+	}
+	for i, err := range d.takeApart(ctx) {
+		d.groups[i].members[0].answer.Failed = err
 	}
 }
 

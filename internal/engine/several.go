@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"errors"
 	"math"
 	"slices"
 	"time"
@@ -85,20 +84,12 @@ func (d *several) take(ctx context.Context) error {
 		_ = d.lookAtRest(ctx, start) // the denial that is known answers
 		return nil
 	}
-	if d.decidesHere() {
+	if d.begin(); e.redis == nil {
+		e.decideHere(d.members, true)
 		return nil
 	}
-	askGroups(ctx, e, start, &d.groups)
+	d.groups.ask(ctx, e, start)
 	return d.end(ctx, start)
-}
-
-// decidesHere decides on Asks of which no denial is known if this process is the store.
-func (d *several) decidesHere() bool {
-	if d.begin(); d.e.redis != nil {
-		return false
-	}
-	d.e.decideHere(d.members, true)
-	return true
 }
 
 // release ends the attempts that have not ended, as a hook of the client may end the goroutine, and keeps the
@@ -157,34 +148,36 @@ func (d *several) begin() {
 	d.groups.join(d.e)
 }
 
-// apart begins the attempt of the last member, and forms a group of it. The error is why the store is not asked.
-func (d *several) apart(err error) {
-	last := d.members[len(d.members)-1:]
-	d.e.beginAttempt(last[0].call, last[0].ask)
-	g := alone(last)
+// apart begins the attempt of a member, and forms a group of it. The error is why the store is not asked.
+func (d *several) apart(i int, err error) {
+	d.e.beginAttempt(d.members[i].call, d.members[i].ask)
+	g := alone(d.members[i : i+1])
 	g.answered, g.err = err != nil, err
 	d.groups = append(d.groups, g)
 }
 
-// takeApart decides on each member by itself, on all at the same time.
-func (d *several) takeApart(ctx context.Context) (err error) {
+// takeApart decides on each group by itself, on all at the same time. It returns the error of each.
+func (d *several) takeApart(ctx context.Context) []error {
+	start, errs := time.Now(), make([]error, len(d.groups))
 	if !d.e.background.Begin() { // Close waits for what is given back
-		return errClosed()
+		for i := range errs {
+			errs[i] = errClosed()
+		}
+		return errs
 	}
 	defer d.e.background.Done()
-	start := time.Now()
 	if d.e.redis != nil {
-		sendGroups(ctx, d.e, []*groups{&d.groups})
+		d.groups.ask(ctx, d.e, start)
 	}
-	for i := range d.members {
+	for i, g := range d.groups {
 		if d.e.redis == nil {
-			d.e.decideHere(d.members[i:i+1], true)
+			d.e.decideHere(g.members, true)
 			continue
 		}
-		one := several{e: d.e, members: d.members[i : i+1], groups: d.groups[i : i+1]}
-		err = errors.Join(err, one.end(ctx, start))
+		one := several{e: d.e, members: g.members, groups: d.groups[i : i+1]}
+		errs[i] = one.end(ctx, start)
 	}
-	return err
+	return errs
 }
 
 // knows reports whether the deny cache denies one of the Asks.
@@ -220,7 +213,7 @@ func (d *several) lookAtRest(ctx context.Context, start time.Time) error {
 		d.e.decideHere(rest.members, false)
 		return nil
 	}
-	askGroups(ctx, d.e, start, &rest.groups)
+	rest.groups.ask(ctx, d.e, start)
 	failed, err := rest.groups.failed(ctx, d.e)
 	if err != nil {
 		return err
