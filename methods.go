@@ -225,7 +225,7 @@ func (p *Policy) Peek(ctx context.Context, client string) (Result, error) {
 		return Result{}, err
 	}
 	defer q.putBack()
-	if err := p.limiter.engine.Peek(ctx, q.asks[:], q.answers[:]); err != nil {
+	if err := p.limiter.engine.Peek(ctx, &q.asks[0], &q.answers[0]); err != nil {
 		return Result{}, err
 	}
 	return q.result(), nil

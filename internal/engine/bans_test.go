@@ -85,7 +85,7 @@ func TestEveryAskThatDeniesForGoodBans(t *testing.T) {
 				var banned []int
 				for i, a := range []engine.Ask{own, other} {
 					answers := make([]engine.Answer, 1)
-					require.NoError(t, e.Peek(t.Context(), []engine.Ask{a}, answers))
+					require.NoError(t, e.Peek(t.Context(), &a, &answers[0]))
 					if answers[0].Banned {
 						banned = append(banned, i)
 					}

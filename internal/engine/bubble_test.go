@@ -252,7 +252,7 @@ func left(t testing.TB, e *engine.Engine, ask engine.Ask) int64 {
 	ask = scoped(ask, rules.Limits)
 	ask.Settles = false
 	var answers [1]engine.Answer
-	require.NoError(t, e.Peek(t.Context(), []engine.Ask{ask}, answers[:]))
+	require.NoError(t, e.Peek(t.Context(), &ask, &answers[0]))
 	return answers[0].Remaining
 }
 

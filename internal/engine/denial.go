@@ -9,9 +9,9 @@ import (
 	"github.com/ginlimit/ginlimit/internal/dispatch"
 )
 
-// denial returns what the deny cache knows a call by.
-func denial(c *dispatch.Call) denycache.Subject {
-	s := denycache.Subject{Key: c.Key, Hash: c.Hash, Buckets: c.Buckets, N: c.Op.N}
+// denial returns what the deny cache knows a call by, of a request that waits or does not.
+func denial(c *dispatch.Call, waits bool) denycache.Subject {
+	s := denycache.Subject{Key: c.Key, Hash: c.Hash, Buckets: c.Buckets, N: c.Op.N, Waits: waits}
 	if c.Op.Tenant.Name != "" {
 		s.Shared = c.Hash
 		s.Key = whoOf(c.Key, c.Op.Tenant)
@@ -21,22 +21,20 @@ func denial(c *dispatch.Call) denycache.Subject {
 	return s
 }
 
-// isRemembered reports whether a denial of a call's charge is remembered, and if so sets its states.
-func (e *Engine) isRemembered(c *dispatch.Call, ask *Ask) bool {
-	s := denial(c)
-	s.Waits = ask.turn > 0
-	return e.denied.Lookup(s, c.States)
+// isDenied reports whether a denial of a call's charge is remembered, and if so sets its states.
+func (e *Engine) isDenied(c *dispatch.Call, ask *Ask) bool {
+	return e.denied.Lookup(denial(c, ask.turn > 0), c.States)
 }
 
 // noteDecision remembers that Redis denied a call, with what stands beside it, or forgets that it did.
 func (e *Engine) noteDecision(c *dispatch.Call, allowed bool, beside denycache.Beside) {
 	switch {
 	case allowed:
-		e.denied.Charge(denial(c))
+		e.denied.Charge(denial(c, false))
 	case c.Op.Charges > 0:
 		d := denycache.Denial{States: c.States, Sent: c.Sent, Received: c.Received}
 		d.Beside[0] = beside
-		e.denied.Remember(denial(c), d)
+		e.denied.Remember(denial(c, false), d)
 	}
 }
 

@@ -16,7 +16,7 @@ import (
 func TestTokenBucketsAreReadInOneFile(t *testing.T) {
 	t.Parallel()
 	doors := map[string]string{
-		"isRemembered": "denial.go", "askStore": "denial.go", "askLease": "lease.go", "recallOne": "recall.go",
+		"isDenied": "denial.go", "askStore": "denial.go", "askLease": "lease.go", "recallOne": "recall.go",
 		"fallBack": "local.go", "emptySeveral": "several.go", "several": "several.go",
 	}
 	shared := []string{"Engine", "Ask", "Answer"}

@@ -27,7 +27,7 @@ func (e *Engine) askLease(ctx context.Context, c *dispatch.Call, ask *Ask, answe
 		return e.peekAtLease(ctx, c, ask, answer)
 	case e.decideByLease(c, ask, answer, c.Op.Charges, ask.again):
 		return nil
-	case e.isRemembered(c, ask):
+	case e.isDenied(c, ask):
 		return e.decideDenied(ctx, c, ask, answer)
 	}
 	return e.sendLeased(ctx, c, ask, answer)
@@ -94,7 +94,7 @@ func (e *Engine) awaitLease(ctx context.Context, other *lease.Prefetch, c *dispa
 		return false, other.Err
 	case e.decideByLease(c, ask, answer, c.Op.Charges, true):
 		return true, nil
-	case e.isRemembered(c, ask):
+	case e.isDenied(c, ask):
 		return true, e.decideDenied(ctx, c, ask, answer)
 	}
 	return false, nil
@@ -262,7 +262,7 @@ func (e *Engine) denyAtLeast(c *dispatch.Call, ask *Ask, after []bucket.State) {
 		!denycache.Holds(c.Buckets, after, c.Op.N, hold) {
 		hold = 0
 	}
-	e.denied.Remember(denial(c), denycache.Denial{
+	e.denied.Remember(denial(c, false), denycache.Denial{
 		States: after, Sent: c.Sent, Received: c.Received, AtLeast: hold,
 	})
 	if hold == 0 {

@@ -132,13 +132,13 @@ func TestALookSaysWhatALeaseAdmits(t *testing.T) {
 		elsewhere.Leases = false
 		require.True(t, take(t, other, leaseBurst-9, elsewhere).Allowed)
 		look := func(e *engine.Engine, status bool) (a engine.Answer) {
-			asks, answers := []engine.Ask{one}, make([]engine.Answer, 1)
+			looks := e.Peek
 			if status {
-				require.NoError(t, e.Status(t.Context(), &asks[0], &answers[0]))
-			} else {
-				require.NoError(t, e.Peek(t.Context(), asks, answers))
+				looks = e.Status
 			}
-			return answers[0]
+			own := one
+			require.NoError(t, looks(t.Context(), &own, &a))
+			return a
 		}
 		full := leaseBurst * time.Second
 		require.False(t, look(other, false).Allowed)

@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"context"
+
 	"github.com/redis/go-redis/v9"
 
 	"github.com/ginlimit/ginlimit/internal/denycache"
@@ -49,7 +51,11 @@ func (e *Engine) Close() {
 		e.leases.Close()
 		e.background.Close(max(closeTimeout, closeTimeouts*e.Timeout))
 		e.returnLeases() // also what a decision in flight took ahead
-		e.closeSlots()
+		e.releaseAbandoned()
+		ctx, cancel := context.WithTimeout(context.Background(), e.Timeout)
+		defer cancel()
+		e.slots.Close(ctx)
+		e.replica.Leave()
 		e.store.Close()
 	})
 }

@@ -67,7 +67,7 @@ func TestWhoDecidesInAnOutageIsTheAsksChoice(t *testing.T) {
 			require.Equal(t, row.granted, answers[0].Granted)
 		}
 		time.Sleep(time.Minute)
-		require.NoError(t, e.Peek(t.Context(), asks, answers))
+		require.NoError(t, e.Peek(t.Context(), &asks[0], &answers[0]))
 		require.Equal(t, rules.Verdict{Allowed: true, Remaining: 10}, answers[0].Verdict)
 
 		b.repair()
@@ -262,13 +262,13 @@ func TestLocalSlotsAreThoseOfThisProcess(t *testing.T) {
 		require.False(t, a.HasSlot())
 		require.Equal(t, 2, e.Stats().Slots)
 		var peeked [1]engine.Answer
-		require.NoError(t, e.Peek(t.Context(), []engine.Ask{one}, peeked[:]))
+		require.NoError(t, e.Peek(t.Context(), &one, &peeked[0]))
 		require.Equal(t, 1, peeked[0].Resource)
 		require.False(t, peeked[0].Allowed)
 		charge := held.Charge(&one)
 		e.Release(&charge)
 		require.Equal(t, 1, e.Stats().Slots)
-		require.NoError(t, e.Peek(t.Context(), []engine.Ask{one}, peeked[:]))
+		require.NoError(t, e.Peek(t.Context(), &one, &peeked[0]))
 		require.True(t, peeked[0].Allowed)
 		last := take(t, e, 1, one)
 		require.True(t, last.HasSlot())

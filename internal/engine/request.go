@@ -89,28 +89,15 @@ func (e *Engine) takeTrials(ctx context.Context, asks []Ask, answers []Answer) {
 	}
 }
 
-// Peek looks at what one token would meet under each Ask, one after another, within one timeout. It
-// ends at an Ask that no waiting makes allowed; later answers are not Decided.
-func (e *Engine) Peek(ctx context.Context, asks []Ask, answers []Answer) error {
+// Peek looks at what one token would meet under an Ask.
+func (e *Engine) Peek(ctx context.Context, ask *Ask, answer *Answer) error {
 	if err := e.Ready(ctx); err != nil {
 		return err
 	}
-	if len(asks) > 1 {
-		within, cancel := e.within(ctx, time.Now())
-		defer cancel()
-		ctx = within
+	if answer.reset(); ask.Set.Counted {
+		return e.look(ctx, ask, answer)
 	}
-	for i := range asks {
-		answers[i].reset()
-		if !asks[i].Set.Counted {
-			answers[i].answerStatic(0, &asks[i])
-		} else if err := e.look(ctx, &asks[i], &answers[i]); err != nil {
-			return err
-		}
-		if answers[i].RetryAfter == rules.Never {
-			return nil
-		}
-	}
+	answer.answerStatic(0, ask)
 	return nil
 }
 

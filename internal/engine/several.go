@@ -163,7 +163,7 @@ func (d *several) knows() (known bool) {
 	for _, m := range d.members {
 		// A denial that banned nobody does not answer for one that is to ban.
 		c := m.call
-		m.known = c.Op.Charges > 0 && d.e.isRemembered(c, m.ask) &&
+		m.known = c.Op.Charges > 0 && d.e.isDenied(c, m.ask) &&
 			(c.Layout.Ban < 0 || c.Op.Bans == bucket.NoBans || c.States[c.Layout.Ban].Wait > 0)
 		if m.known {
 			m.answer.judge(c, m.ask, FromCache)
@@ -183,7 +183,7 @@ func (d *several) lookAtRest(ctx context.Context, start time.Time) error {
 	}
 	most, _ := d.beside()
 	for _, m := range d.members {
-		if m.known && (m.answer.RetryAfter == rules.Never || d.e.denied.Looked(denial(m.call), most)) {
+		if m.known && (m.answer.RetryAfter == rules.Never || d.e.denied.Looked(denial(m.call, false), most)) {
 			return nil
 		}
 	}
@@ -206,7 +206,7 @@ func (d *several) lookAtRest(ctx context.Context, start time.Time) error {
 	}
 	for _, m := range d.members {
 		if m.known && failed == nil {
-			d.e.denied.SetBeside(denial(m.call), least)
+			d.e.denied.SetBeside(denial(m.call, false), least)
 		}
 	}
 	return nil
@@ -218,7 +218,7 @@ func (d *several) beside() (most, least denycache.Beside) {
 	most.Of, least.N = 1, math.MaxInt64
 	for _, m := range d.members {
 		if !m.known {
-			most.Of += denial(m.call).Hash
+			most.Of += denial(m.call, false).Hash
 			most.N, least.N = max(most.N, m.ask.N), min(least.N, m.ask.N)
 		}
 	}
@@ -237,7 +237,7 @@ func (d *several) rest() *several {
 		ask := *m.ask
 		ask.scope, ask.Recalls = rules.Tokens, false
 		c := d.e.call(bucket.Peek(ask.N), &ask.Subject, ask.scope)
-		if m.known = d.e.isRemembered(c, &ask); m.known {
+		if m.known = d.e.isDenied(c, &ask); m.known {
 			m.answer.judge(c, &ask, FromCache)
 			d.e.release(c)
 			continue

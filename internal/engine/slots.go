@@ -95,12 +95,3 @@ func (e *Engine) report(ctx context.Context, updates []inflight.Update) (reached
 	e.releaseAbandoned()
 	return e.redis.Report(ctx, updates)
 }
-
-// closeSlots reports to Redis which slots were released, and that this engine ends.
-func (e *Engine) closeSlots() {
-	e.releaseAbandoned()
-	ctx, cancel := context.WithTimeout(context.Background(), e.Timeout)
-	defer cancel()
-	e.slots.Close(ctx)
-	e.replica.Leave()
-}

@@ -89,7 +89,7 @@ func TestAPeekAtAKeyOfWhichNothingIsKnown(t *testing.T) {
 		b.Delay.Store(int64(time.Second))
 		for _, want := range []int64{10, 9} {
 			answers := make([]engine.Answer, 1)
-			require.NoError(t, e.Peek(t.Context(), []engine.Ask{one}, answers))
+			require.NoError(t, e.Peek(t.Context(), &one, &answers[0]))
 			require.Equal(t, engine.FromLocal, answers[0].Source)
 			require.Equal(t, want, answers[0].Statuses[1].Remaining)
 			taken := take(t, e, 1, one)

@@ -88,7 +88,7 @@ func TestALookKnowsOfAReleaseThatRedisHasNotHeardOf(t *testing.T) {
 		release(e, one, held)
 		b.Cut.Store(false)
 		var answers [1]engine.Answer
-		require.NoError(t, e.Peek(t.Context(), []engine.Ask{one}, answers[:]))
+		require.NoError(t, e.Peek(t.Context(), &one, &answers[0]))
 		require.True(t, answers[0].Allowed)
 	})
 }
@@ -122,7 +122,7 @@ func TestSetsThatCountNothingAreAnsweredAtOnce(t *testing.T) {
 			}
 			check(3, takeN(t.Context(), e, 3, asks, answers))
 			check(3, takeUpTo(t.Context(), e, 3, &asks[0], &answers[0]))
-			check(0, e.Peek(t.Context(), asks, answers))
+			check(0, e.Peek(t.Context(), &asks[0], &answers[0]))
 			check(3, waitN(t.Context(), e, 3, &asks[0], &answers[0]))
 			check(3, takeQueued(t.Context(), e, 3, &asks[0], &answers[0], 1, time.Second))
 			asks[0].Report, row.statuses = rules.ReportNone, nil
@@ -174,20 +174,18 @@ func TestPeekTakesNothingAndEndsWhereNoWaitingHelps(t *testing.T) {
 		free, prohibited := ask("free", new(rules.Set)), ask("no", prohibiting())
 		take(t, e, 10, one)
 		take(t, e, 3, two)
-		asks := []engine.Ask{one, free, two, prohibited, two}
-		answers := make([]engine.Answer, 5)
+		asks := []engine.Ask{one, free, two, prohibited}
+		answers := make([]engine.Answer, 4)
 		for i := range answers {
 			answers[i] = engine.Answer{Decided: true, Statuses: make([]rules.Status, 3)}
+			require.NoError(t, e.Peek(t.Context(), &asks[i], &answers[i]))
 		}
-		answers[4].Decided = false
-		require.NoError(t, e.Peek(t.Context(), asks, answers))
 		require.Equal(t, rules.Verdict{RetryAfter: 6 * time.Second, ResetAfter: time.Minute}, answers[0].Verdict)
 		require.Equal(t, engine.FromStore, answers[0].Source)
 		require.True(t, answers[1].Allowed)
 		require.Equal(t, engine.FromStatic, answers[1].Source)
 		require.Equal(t, rules.Verdict{Allowed: true, Remaining: 7, ResetAfter: 18 * time.Minute}, answers[2].Verdict)
 		require.Equal(t, rules.Never, answers[3].RetryAfter)
-		require.False(t, answers[4].Decided)
 		for i, want := range []int{1, 0, 1, 1} {
 			require.True(t, answers[i].Decided)
 			require.Len(t, answers[i].Statuses, want)
@@ -196,22 +194,18 @@ func TestPeekTakesNothingAndEndsWhereNoWaitingHelps(t *testing.T) {
 	})
 }
 
-// TestPeekOfSeveralAsksHasOneTimeout, and of one that of a call.
-func TestPeekOfSeveralAsksHasOneTimeout(t *testing.T) {
+// TestPeekHasTheTimeOfACall.
+func TestPeekHasTheTimeOfACall(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
-		e := b.redis(t)
-		take(t, e, 1, ask("one", setOf(perMinute(10))))
-		b.Delay.Store(int64(timeout * 3 / 5))
-		asks := []engine.Ask{ask("one", setOf(perMinute(10))), ask("two", setOf(perMinute(10)))}
-		answers := make([]engine.Answer, 2)
-		start := time.Now()
-		require.ErrorIs(t, e.Peek(t.Context(), asks, answers), engine.ErrUnavailable)
-		require.Equal(t, timeout, time.Since(start))
-		require.True(t, answers[0].Decided)
-		require.False(t, answers[1].Decided)
-		time.Sleep(time.Second)
+		e, one := b.redis(t), ask("one", setOf(perMinute(10)))
+		take(t, e, 1, one)
+		var answer engine.Answer
 		b.Delay.Store(int64(timeout + 2*ms)) // it may be a tenth late
-		require.NoError(t, e.Peek(t.Context(), asks[:1], answers))
+		require.NoError(t, e.Peek(t.Context(), &one, &answer))
+		require.True(t, answer.Decided)
+		b.Delay.Store(int64(2 * timeout))
+		require.ErrorIs(t, e.Peek(t.Context(), &one, &answer), engine.ErrUnavailable)
+		require.False(t, answer.Decided)
 	})
 }
 
@@ -234,7 +228,7 @@ func TestNothingIsDecidedAfterTheContext(t *testing.T) {
 			require.False(t, answers[0].Decided)
 			require.ErrorIs(t, takeN(row.ctx, e, 1, asks, answers), row.want)
 			require.ErrorIs(t, takeUpTo(row.ctx, e, 1, &asks[0], &answers[0]), row.want)
-			require.ErrorIs(t, e.Peek(row.ctx, asks, answers), row.want)
+			require.ErrorIs(t, e.Peek(row.ctx, &asks[0], &answers[0]), row.want)
 			require.ErrorIs(t, waitN(row.ctx, e, 1, &asks[0], &answers[0]), row.want)
 			require.ErrorIs(t, takeQueued(row.ctx, e, 1, &asks[0], &answers[0], 1, time.Second), row.want)
 			require.ErrorIs(t, e.Refund(row.ctx, 1, &asks[0]), row.want)

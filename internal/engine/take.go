@@ -48,7 +48,7 @@ func (e *Engine) take(ctx context.Context, ask *Ask, answer *Answer) (err error)
 	switch takes := c.Op.Charges > 0; {
 	case ask.Leases && ask.Set.Life > 0 && e.redis != nil && !(takes && ask.Settles):
 		err = e.askLease(ctx, c, ask, answer)
-	case takes && e.isRemembered(c, ask):
+	case takes && e.isDenied(c, ask):
 		answer.judge(c, ask, FromCache)
 	default:
 		err = e.askStore(ctx, c, ask, answer)
