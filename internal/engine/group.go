@@ -65,7 +65,7 @@ func refused(g group) bool { return len(g.calls) > 1 && redisstore.RefusesKeys(g
 
 // sendGroups asks the store about the groups that have no answer, all at the same time.
 func sendGroups(ctx context.Context, e *Engine, all []*groups) {
-	if len(all) == 1 && len(*all[0]) == 1 {
+	if len(all) == 1 && len(*all[0]) == 1 && !(*all[0])[0].answered {
 		only := &(*all[0])[0]
 		only.read(e, e.store.Do(ctx, only.call))
 		return

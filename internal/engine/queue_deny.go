@@ -41,27 +41,69 @@ func (w *waiter) rest() (context.Context, context.CancelFunc) {
 // ban bans the clients whose tokens come too late, as the request is denied: while it waits, none is banned. If
 // there are tokens meanwhile, it tries once more.
 func (w *waiter) ban(l lack) error {
-	var ctx context.Context // of all calls, once there is one
-	again := false
+	_, again, err := w.banEach(func(i int) bool {
+		return w.Asks[i].waits() && (w.tooLate(i) || i == l.ask && !l.slot)
+	})
+	if err != nil || !again {
+		return err
+	}
+	ctx, cancel := w.rest()
+	defer cancel()
+	return w.e.takeNow(ctx, w.Asks, w.Answers)
+}
+
+// banEach denies Asks that were found to be denied, each by itself and all at the same time, so that they ban: a look
+// does not. It reports whether one still denies, and whether there are tokens for one meanwhile, which are given back.
+func (w *waiter) banEach(bans func(i int) bool) (denied, allowed bool, err error) {
+	if !w.e.background.Begin() { // Close waits for what is given back
+		return false, false, errClosed()
+	}
+	defer w.e.background.Done()
+	var decisions []*several
 	for i := range w.Asks {
-		if late := w.tooLate(i) || i == l.ask && !l.slot; !late || !w.Asks[i].waits() {
+		if !bans(i) {
 			continue
 		}
-		if w.Asks[i].turn = 0; ctx == nil {
-			own, cancel := w.rest()
-			defer cancel()
-			ctx = own
+		ask, answer := &w.Asks[i], &w.Answers[i]
+		if ask.turn = 0; ask.whichBan() == bucket.NoBans || answer.Banned || answer.Source == FromOpen {
+			denied = true
+			continue
 		}
-		denied, err := w.e.banFor(ctx, w.Asks[i:i+1], w.Answers[i:i+1])
-		if err != nil {
-			return err
+		if ask.Settles = true; ask.queues() && ask.attempts() { // nobody who waits is banned for want of a slot
+			ask.scope = rules.Tokens
+			defer func() { ask.scope = rules.All }()
 		}
-		again = again || !denied
+		isHere := answer.Source == FromLocal
+		answer.reset()
+		d := w.e.emptySeveral()
+		defer d.release()
+		d.add(ask, answer)
+		decisions = append(decisions, d)
+		if d.begin(); isHere { // nor is the store asked a second time
+			d.groups[0].answered, d.groups[0].err = true, answer.Err
+		}
 	}
-	if !again {
-		return nil
+	if decisions == nil {
+		return denied, false, nil
 	}
-	return w.e.takeNow(ctx, w.Asks, w.Answers)
+	ctx, cancel := w.rest()
+	defer cancel()
+	w.e.decideEach(ctx, time.Now(), decisions, func(_ int, why error) { err = errors.Join(err, why) })
+	if err != nil {
+		return true, false, err
+	}
+	var taken []Charge
+	for _, d := range decisions {
+		if m := d.members[0]; m.answer.Allowed {
+			taken = append(taken, m.takeBack())
+		} else {
+			denied = true
+		}
+	}
+	if taken != nil {
+		w.e.giveBackAll(ctx, taken)
+	}
+	return denied, taken != nil, nil
 }
 
 // denyBehind denies a request that finds no place in a line, would wait there for too long, or has
@@ -102,7 +144,7 @@ func (w *waiter) look(l lack, room bool) (done bool, err error) {
 	if err := w.e.findDenials(w.ctx, w.Asks, w.Answers, asks); err != nil {
 		return true, err
 	}
-	outright, err := w.banOutright()
+	outright, _, err := w.banEach(func(i int) bool { return denies(w.Answers[i]) && !w.Asks[i].queues() })
 	if err != nil {
 		return true, err
 	}
@@ -122,22 +164,6 @@ func (w *waiter) look(l lack, room bool) (done bool, err error) {
 	return false, nil
 }
 
-// banOutright bans the clients of Asks without a queue that were found to deny, all at the same time. It is false if
-// none denies.
-func (w *waiter) banOutright() (denied bool, err error) {
-	ctx, cancel := w.rest()
-	defer cancel()
-	e, asks, answers := w.e, w.Asks, w.Answers // so that w need not be on the heap
-	still := make([]bool, len(asks))
-	errs := atOnce(len(asks), func(i int) (err error) {
-		if denies(answers[i]) && !asks[i].queues() {
-			still[i], err = e.banFor(ctx, asks[i:i+1], answers[i:i+1])
-		}
-		return err
-	})
-	return slices.Contains(still, true), errors.Join(errs...)
-}
-
 // findDenials finds which Asks lack tokens, or are banned, without taking anything. An answer is not decided if that
 // is not known, and it does not ask.
 func (e *Engine) findDenials(ctx context.Context, asks []Ask, answers []Answer, ask bool) error {
@@ -155,43 +181,4 @@ func (e *Engine) findDenials(ctx context.Context, asks []Ask, answers []Answer, 
 	}
 	d.rest().release()
 	return nil
-}
-
-// banFor denies one Ask, which was found to be denied, so that it bans: a look does not. It is false if there
-// are tokens meanwhile, which are given back.
-func (e *Engine) banFor(ctx context.Context, ask []Ask, answer []Answer) (denied bool, err error) {
-	if ask[0].whichBan() == bucket.NoBans || answer[0].Banned || answer[0].Source == FromOpen {
-		return true, nil
-	}
-	if !e.background.Begin() { // Close waits for what is given back
-		return false, errClosed()
-	}
-	defer e.background.Done()
-	ask[0].Settles, ask[0].Leases = true, false
-	if ask[0].queues() && ask[0].attempts() { // nobody who waits is banned for want of a slot
-		ask[0].scope = rules.Tokens
-		defer func() { ask[0].scope = rules.All }()
-	}
-	if answer[0].withoutStore() { // nor is it asked a second time
-		err = e.banHere(ctx, &ask[0], &answer[0])
-	} else {
-		err = e.takeNow(ctx, ask, answer)
-	}
-	if err != nil || !answer[0].Allowed {
-		return true, err
-	}
-	e.giveBackAll(ctx, []Charge{answer[0].Charge(&ask[0])})
-	answer[0].attempt = 0
-	return false, nil
-}
-
-// banHere is banFor where this process decides, as the store did not.
-func (e *Engine) banHere(ctx context.Context, ask *Ask, answer *Answer) error {
-	answer.reset()
-	d := e.emptySeveral()
-	defer d.release()
-	d.add(ask, answer)
-	d.begin()
-	d.groups[0].err = answer.Err
-	return d.end(ctx, time.Now())
 }

@@ -67,8 +67,7 @@ func (e *Engine) takeTrials(ctx context.Context, asks []Ask, answers []Answer) {
 		return
 	}
 	defer e.background.Done()
-	var asked []*groups
-	var decisions []*several // one for each of these
+	var decisions []*several
 	for i := range asks {
 		if !asks[i].Set.Counted {
 			answers[i].answerStatic(asks[i].N, &asks[i])
@@ -77,16 +76,14 @@ func (e *Engine) takeTrials(ctx context.Context, asks []Ask, answers []Answer) {
 		}
 		d := e.several(asks[i:i+1], answers[i:i+1])
 		defer d.release()
-		if d.knows() || d.decidesHere() {
+		if d.knows() {
 			answers[i].Failed = nil
 			continue
 		}
-		asked, decisions = append(asked, &d.groups), append(decisions, d)
+		d.begin()
+		decisions = append(decisions, d)
 	}
-	askGroups(ctx, e, start, asked...)
-	for _, d := range decisions {
-		d.members[0].answer.Failed = d.end(ctx, start)
-	}
+	e.decideEach(ctx, start, decisions, func(i int, err error) { decisions[i].members[0].answer.Failed = err })
 }
 
 // Peek looks at what one token would meet under an Ask.

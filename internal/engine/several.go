@@ -84,20 +84,31 @@ func (d *several) take(ctx context.Context) error {
 		_ = d.lookAtRest(ctx, start) // the denial that is known answers
 		return nil
 	}
-	if d.decidesHere() {
+	if d.begin(); e.redis == nil {
+		e.decideHere(d.members, true)
 		return nil
 	}
 	askGroups(ctx, e, start, &d.groups)
 	return d.end(ctx, start)
 }
 
-// decidesHere decides on Asks of which no denial is known if this process is the store.
-func (d *several) decidesHere() bool {
-	if d.begin(); d.e.redis != nil {
-		return false
+// decideEach decides on what has begun, each decision by itself and all at the same time. It says how each ended.
+func (e *Engine) decideEach(ctx context.Context, start time.Time, all []*several, ended func(i int, err error)) {
+	asked := make([]*groups, len(all))
+	for i, d := range all {
+		asked[i] = &d.groups
 	}
-	d.e.decideHere(d.members, true)
-	return true
+	if e.redis != nil {
+		askGroups(ctx, e, start, asked...)
+	}
+	for i, d := range all {
+		if e.redis == nil {
+			e.decideHere(d.members, true)
+			ended(i, nil)
+		} else {
+			ended(i, d.end(ctx, start))
+		}
+	}
 }
 
 // release ends the attempts that have not ended, as a hook of the client may end the goroutine, and keeps the
@@ -134,9 +145,7 @@ func (d *several) begin() {
 		if never { // one wants more than its limits ever hold
 			m.call.Op.Charges = 0
 		}
-		if m.ask.attempts() {
-			d.e.beginAttempt(m.call, m.ask)
-		}
+		d.e.beginAttempt(m.call, m.ask)
 	}
 	if d.e.redis == nil {
 		return

@@ -54,6 +54,9 @@ func newsOf(c *dispatch.Call) inflight.News {
 
 // beginAttempt numbers a call's attempt to take a slot, if it makes one.
 func (e *Engine) beginAttempt(c *dispatch.Call, ask *Ask) {
+	if !ask.attempts() {
+		return
+	}
 	e.releaseAbandoned()
 	if c.Op.Waits = ask.turn.Milliseconds(); c.Op.Charges > 0 {
 		c.Attempt = e.slots.Begin(c.Key)
