@@ -144,9 +144,6 @@ func (a *Ask) waits() bool { return a.turn > 0 }
 // reset prepares an answer for another decision.
 func (a *Answer) reset() { *a = Answer{Statuses: a.Statuses[:0], Waited: a.Waited, Err: a.Err} }
 
-// withoutStore reports whether the store did not decide.
-func (a *Answer) withoutStore() bool { return a.Source == FromLocal || a.Source == FromOpen }
-
 // Status returns the status of a resource, or nil if there is none.
 func (a *Answer) Status(resource int) *rules.Status {
 	for i := range a.Statuses {

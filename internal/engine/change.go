@@ -43,7 +43,7 @@ func (e *Engine) change(ctx context.Context, ask *Ask, scope rules.Scope, op buc
 	within, cancel := context.WithTimeout(ctx, e.Timeout+e.Timeout/10)
 	defer cancel()
 	err := e.apply(within, c, true)
-	if e.local != nil && (err != nil || op.Verb != bucket.Give) {
+	if e.redis != nil && (err != nil || op.Verb != bucket.Give) {
 		buckets := ask.Set.Share(e.replicas()).Buckets(scope)
 		for i := range buckets {
 			if op.Verb == bucket.Block {

@@ -48,7 +48,7 @@ type Engine struct {
 	redis     *redisstore.Store // the store; nil if it is this process
 	denied    *denycache.Cache  // what Redis is not asked again; nil without Redis
 	leases    *lease.Cache      // what was taken ahead of Redis
-	local     *memory.Store     // decides if the store does not; nil without Redis
+	local     *memory.Store     // the store without Redis; else it decides if the store does not
 	calls     sync.Pool         // of *dispatch.Call
 	decisions sync.Pool         // of *several
 	slots     *inflight.Counts  // that this process holds

@@ -33,7 +33,8 @@ func NewRedis(c Config, rdb redis.UniversalClient, denials int, s redisstore.Con
 func NewLocal(c Config) *Engine {
 	e := newEngine(c)
 	e.slots = inflight.New(nil)
-	e.store = localStore{memory.New(memory.MaxBuckets)}
+	e.local = memory.New(memory.MaxBuckets)
+	e.store = localStore{e.local}
 	return e
 }
 

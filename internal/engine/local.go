@@ -36,7 +36,7 @@ type local struct {
 
 // takeLocally makes all Takes in this process, with a slot of each that has slots, if all are allowed and it
 // may; else none. It reports whether all are allowed.
-func takeLocally(store *memory.Store, slots *inflight.Counts, all []local, may bool) (allowed bool) {
+func (e *Engine) takeLocally(all []local, may bool) (allowed bool) {
 	var fewParts [4]memory.Part // on the stack
 	var fewTries [4]inflight.Try
 	parts, tries := fewParts[:0], fewTries[:0]
@@ -47,7 +47,7 @@ func takeLocally(store *memory.Store, slots *inflight.Counts, all []local, may b
 			tries = append(tries, inflight.Try{Key: l.Key, Number: l.call.Attempt.Number, Sent: l.sent})
 		}
 	}
-	slots.TryAll(tries, func() (takes bool) {
+	e.slots.TryAll(tries, func() (takes bool) {
 		n := 0
 		for i := range all {
 			if last := all[i].call.Layout.Slots; last >= 0 {
@@ -55,7 +55,7 @@ func takeLocally(store *memory.Store, slots *inflight.Counts, all []local, may b
 				n++
 			}
 		}
-		store.TakeAll(parts, func() bool {
+		e.local.TakeAll(parts, func() bool {
 			allowed = true
 			for i := range all {
 				l := &all[i]
@@ -72,7 +72,7 @@ func takeLocally(store *memory.Store, slots *inflight.Counts, all []local, may b
 
 // failsClosed reports whether there is no decision if the store has not made it.
 func (e *Engine) failsClosed(ctx context.Context, ask *Ask, err error) bool {
-	return left(ctx) || e.local == nil || ask.Failure == FailClosed || errors.Is(err, dispatch.ErrClosed)
+	return left(ctx) || ask.Failure == FailClosed || errors.Is(err, dispatch.ErrClosed)
 }
 
 // fallBack decides on a call on which the store has not decided. The call may still be on its way:
@@ -94,10 +94,7 @@ func (e *Engine) decideHere(members []*member, may bool) (allowed bool) {
 		defer e.replica.HoldOthers()()
 	}
 	var few [4]local // on the stack
-	store, all, sent := e.local, few[:0], time.Now()
-	if e.redis == nil {
-		store = e.store.(localStore).Store
-	}
+	all, sent := few[:0], time.Now()
 	for _, m := range members {
 		switch m.answer.Source = FromStore; {
 		case e.redis == nil:
@@ -110,7 +107,7 @@ func (e *Engine) decideHere(members []*member, may bool) (allowed bool) {
 			e.end(&open, true, sent)
 		}
 	}
-	allowed = takeLocally(store, e.slots, all, may)
+	allowed = e.takeLocally(all, may)
 	for i := range all {
 		e.end(&all[i], allowed && may, sent)
 	}

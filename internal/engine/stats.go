@@ -25,13 +25,11 @@ func (e *Engine) Stats() Stats {
 	leases := e.leases.Stats()
 	s := Stats{
 		Denials: e.denied.Len(), Leases: leases.Keys, Leased: leases.Admitted,
-		Slots: e.slots.Total(), Bans: e.bans.len(), Replicas: int(e.replicas()),
+		Slots: e.slots.Total(), Bans: e.bans.len(), Replicas: int(e.replicas()), Local: e.local.Len(),
 	}
-	if e.redis == nil {
-		s.Local = e.store.(localStore).Len()
-		return s
+	if e.redis != nil {
+		s.Redis = e.redis.Stats()
 	}
-	s.Redis, s.Local = e.redis.Stats(), e.local.Len()
 	return s
 }
 
