@@ -14,7 +14,7 @@ import (
 func (e *Engine) Take(ctx context.Context, r Request) error {
 	queues := false
 	for i := range r.Asks {
-		queues = queues || r.Asks[i].queues()
+		queues = queues || r.Asks[i].Queue.Length != 0
 	}
 	if r.Waited > 0 && !queues {
 		within, cancel := e.within(ctx, time.Now().Add(-r.Waited))
