@@ -126,15 +126,13 @@ func (d *decision) arrange() {
 }
 
 // take decides on the request by the policies in force, and by dry runs at the same time. It returns the policy in
-// force that has no decision, and why. It has waited for a look at the overrides. The function waits is called when the
-// request begins to wait; it may be nil.
-func (d *decision) take(ctx context.Context, waited time.Duration, waits func()) (failed *part, why failure) {
+// force that has no decision, and why. The request says how it waits.
+func (d *decision) take(ctx context.Context, r engine.Request) (failed *part, why failure) {
 	if len(d.asks) == 0 {
 		return nil, failure{}
 	}
-	err := d.limiter.engine.Take(ctx, engine.Request{
-		Asks: d.asks, Answers: d.answers, Trials: len(d.asks) - d.live, Waited: waited, Waits: waits,
-	})
+	r.Asks, r.Answers, r.Trials = d.asks, d.answers, len(d.asks)-d.live
+	err := d.limiter.engine.Take(ctx, r)
 	if err == nil {
 		return nil, failure{}
 	}

@@ -102,9 +102,10 @@ func (q *question) putBack() { q.policy.limiter.questions.Put(q) }
 // result returns the Result of the answer.
 func (q *question) result() Result { return q.set.result(q.policy.limiter.engine, &q.answers[0]) }
 
-// take takes the tokens of the question.
-func (q *question) take(ctx context.Context) error {
-	return q.policy.limiter.engine.Take(ctx, engine.Request{Asks: q.asks[:], Answers: q.answers[:], Waited: q.waited})
+// take takes the tokens of the question. The request says how it waits.
+func (q *question) take(ctx context.Context, r engine.Request) error {
+	r.Asks, r.Answers, r.Waited = q.asks[:], q.answers[:], q.waited
+	return q.policy.limiter.engine.Take(ctx, r)
 }
 
 // end records the decision on n tokens, and returns its Result.
@@ -141,7 +142,7 @@ func (p *Policy) AllowN(ctx context.Context, client string, n int) (Result, erro
 		return Result{}, err
 	}
 	defer q.putBack()
-	return q.end(ctx, n, q.take(ctx))
+	return q.end(ctx, n, q.take(ctx, engine.Request{}))
 }
 
 // AllowUpTo takes up to n tokens, at least 1: Granted, the same of each limit.
@@ -152,7 +153,7 @@ func (p *Policy) AllowUpTo(ctx context.Context, client string, n int) (Result, e
 	}
 	defer q.putBack()
 	q.asks[0].UpTo = true
-	return q.end(ctx, n, q.take(ctx))
+	return q.end(ctx, n, q.take(ctx, engine.Request{}))
 }
 
 // Wait is [Policy.WaitN] with n = 1.
@@ -184,8 +185,8 @@ func (p *Policy) waitN(ctx context.Context, client string, n int, w traits.Waiti
 	for {
 		q.override, q.stops = override, w.Leaves
 		q.asks[0].Recalls = true
-		q.asks[0].Queue = engine.Queue{Endless: true, Wait: w.Max, Since: w.Since, Leaves: q.leavesNow}
-		if err = q.take(waits); err != engine.ErrLeft {
+		q.asks[0].Queue = engine.Queue{Length: engine.Endless, Wait: w.Max}
+		if err = q.take(waits, engine.Request{Since: w.Since, Leaves: q.leavesNow}); err != engine.ErrLeft {
 			break
 		}
 		if w.Leaves != nil && w.Leaves() {
@@ -355,5 +356,5 @@ func (p *Policy) lower(ctx context.Context, client string, to func(Limit) (floor
 	}
 	q.asks[0].Subject.Set = q.set.rules.Now()
 	q.asks[0].N, q.asks[0].UpTo = int64(limit), true
-	return q.take(ctx)
+	return q.take(ctx, engine.Request{})
 }

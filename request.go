@@ -119,7 +119,7 @@ func (s *requestState) serve(c *gin.Context) {
 	if s.queues && readsAhead(c.Request) {
 		none, reason = s.takeReadingAhead(c.Request, waited)
 	} else {
-		none, reason = s.take(c.Request.Context(), waited, nil)
+		none, reason = s.take(c.Request.Context(), engine.Request{Waited: waited})
 	}
 	if failed == nil {
 		failed, why = none, reason
@@ -161,7 +161,7 @@ func (s *requestState) takeReadingAhead(r *http.Request, waited time.Duration) (
 			body.Stop()
 		}
 	}()
-	return s.take(r.Context(), waited, func() {
+	return s.take(r.Context(), engine.Request{Waited: waited, Waits: func() {
 		switch {
 		case body != nil:
 		case all.Add(n) > maxAllReadAhead:
@@ -174,7 +174,7 @@ func (s *requestState) takeReadingAhead(r *http.Request, waited time.Duration) (
 				all.Add(-n)
 			})
 		}
-	})
+	}})
 }
 
 // readsAhead reports whether a body can be read ahead: one that HTTP/1.1's server reads from the connection, and

@@ -74,7 +74,7 @@ func reserve(ctx context.Context, w traits.Waiting, charges ...Charge) (*Reserva
 		return nil, err
 	}
 	if w.Length > 0 {
-		d.asks[0].Queue = engine.Queue{Length: w.Length, Wait: w.Max, Since: w.Since, Leaves: w.Leaves}
+		d.asks[0].Queue = engine.Queue{Length: w.Length, Wait: w.Max}
 	}
 	r, kept := &Reservation{limiter: l}, false
 	defer func() { // an observer may panic
@@ -83,7 +83,7 @@ func reserve(ctx context.Context, w traits.Waiting, charges ...Charge) (*Reserva
 			d.release()
 		}
 	}()
-	failed, why := d.take(waitContext(ctx), waited, nil)
+	failed, why := d.take(waitContext(ctx), engine.Request{Waited: waited, Since: w.Since, Leaves: w.Leaves})
 	if why.err == engine.ErrLeft {
 		return nil, traits.ErrLeft
 	}

@@ -58,18 +58,12 @@ type Ask struct {
 type Queue struct {
 	Length int           // how many requests of the Ask's client wait in this process; 0 in a dry run, which does not wait
 	Wait   time.Duration // for how long
-	// Endless is the queue of a Wait, the only Ask of its request: it has no length, and lasts as long as the
-	// context unless Wait is set, through bans, and through an outage in which nobody else may decide. It ends
-	// with an error, not with a denial.
-	Endless bool
-
-	// Since is when the request came, in a queue of the only Ask of a request: it stands before those that
-	// came later. Zero is now.
-	Since time.Time
-	// Leaves reports that the request no longer waits: before each try, and when the key was changed. Then its
-	// error is ErrLeft. It may be nil.
-	Leaves func() bool
 }
+
+// Endless is the Length of the queue of a Wait, the only Ask of its request: it has no length, and lasts as long as the
+// context unless it has a Wait, through bans, and through an outage in which nobody else may decide. It ends with an
+// error, not with a denial.
+const Endless = -1
 
 // Request asks for the tokens of all its Asks, and a slot of each that takes one, or for nothing.
 type Request struct {
@@ -78,24 +72,29 @@ type Request struct {
 	Trials  int           // how many of the last Asks decide apart, each by itself: they wait for nothing and deny nothing
 	Waited  time.Duration // before, of the time that the decision has
 	Waits   func()        // called each time the request begins to wait in a line; may be nil
+
+	// Since is when a request of one Ask came: in a line it stands before those that came later. Zero is now.
+	Since time.Time
+	// Leaves reports that a request of one Ask no longer waits: before each try, and when the key was changed. Then
+	// its error is ErrLeft. It may be nil.
+	Leaves func() bool
 }
 
 // Answer is a decision on an Ask.
 type Answer struct {
 	rules.Verdict
-	Decided  bool // else another Ask of the same request was denied first
-	Source   Source
-	Statuses []rules.Status // as the Ask wants them; the memory is the caller's
-	Hash     uint64         // of the key; 0 if no bucket was asked
-	Waited   time.Duration  // for tokens or a slot of this Ask
-	// QueueFull says that the request is denied because the Ask's queue has no place for it.
-	QueueFull bool
-	Failed    error      // why there is no decision on a trial
-	Err       error      // why the store did not decide, last; then it may still have the Ask's set
-	attempt   int64      // that holds a slot; 0 is none
-	share     *rules.Set // by which this process decided; nil if it did not
-	place     int64      // of this process among those that wait for the slot that it lacks; 0 if not known
-	receipt   *receipt   // of what was taken; nil if nothing is to be given back
+	Decided   bool // else another Ask of the same request was denied first
+	QueueFull bool // the request is denied because the Ask's queue has no place for it
+	Source    Source
+	Statuses  []rules.Status // as the Ask wants them; the memory is the caller's
+	Hash      uint64         // of the key; 0 if no bucket was asked
+	Waited    time.Duration  // for tokens or a slot of this Ask
+	Failed    error          // why there is no decision on a trial
+	Err       error          // why the store did not decide, last; then it may still have the Ask's set
+	attempt   int64          // that holds a slot; 0 is none
+	share     *rules.Set     // by which this process decided; nil if it did not
+	place     int64          // of this process among those that wait for the slot that it lacks; 0 if not known
+	receipt   *receipt       // of what was taken; nil if nothing is to be given back
 }
 
 // op returns the operation that takes the tokens of an Ask or none, or as many as there are. It only looks
@@ -136,7 +135,7 @@ func (a *Ask) attempts() bool { return a.scope == rules.All && a.Set.Slots() >= 
 func (a *Ask) slots() int64 { return a.Set.Buckets(rules.All)[a.Set.Slots()].Capacity }
 
 // queues reports whether a request waits for what it lacks of an Ask.
-func (a *Ask) queues() bool { return a.Queue.Length > 0 || a.Queue.Endless }
+func (a *Ask) queues() bool { return a.Queue.Length != 0 }
 
 // waits reports whether the request tries again if this Ask is denied. Then the denial lasts no longer than need be.
 func (a *Ask) waits() bool { return a.turn > 0 }

@@ -224,16 +224,21 @@ func takeN(ctx context.Context, e *engine.Engine, n int64, asks []engine.Ask, an
 // takeInLine takes n tokens of each Ask, and waits for what is missing.
 func takeInLine(ctx context.Context, e *engine.Engine, n int64, asks []engine.Ask, answers []engine.Answer,
 	q engine.Queue) error {
-	for i := range asks {
-		asks[i].N, asks[i].Queue = n, q
+	return takeRequest(ctx, e, n, q, engine.Request{Asks: asks, Answers: answers})
+}
+
+// takeRequest takes n tokens of each Ask of a request, or none of any, as soon as they are there.
+func takeRequest(ctx context.Context, e *engine.Engine, n int64, q engine.Queue, r engine.Request) error {
+	for i := range r.Asks {
+		r.Asks[i].N, r.Asks[i].Queue = n, q
 	}
-	return e.Take(ctx, engine.Request{Asks: asks, Answers: answers})
+	return e.Take(ctx, r)
 }
 
 // waitN waits for n tokens.
 func waitN(ctx context.Context, e *engine.Engine, n int64, ask *engine.Ask, answer *engine.Answer) error {
 	asks, answers := []engine.Ask{*ask}, []engine.Answer{*answer}
-	err := takeInLine(ctx, e, n, asks, answers, engine.Queue{Endless: true})
+	err := takeInLine(ctx, e, n, asks, answers, engine.Queue{Length: engine.Endless})
 	*ask, *answer = asks[0], answers[0]
 	return err
 }

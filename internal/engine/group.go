@@ -25,11 +25,6 @@ type group struct {
 	recalled bool             // its calls belong to recall
 }
 
-// alone returns the group of one member.
-func alone(one []*member) group {
-	return group{members: one, calls: []*dispatch.Call{one[0].call}, call: one[0].call}
-}
-
 // groups are what the store is asked about at the same time.
 type groups []group
 
@@ -43,17 +38,23 @@ func (g groups) join(e *Engine) {
 	}
 }
 
-// ask asks the store about groups, and apart about the members of those that a server refuses together, in the
-// time of one decision.
-func (g *groups) ask(ctx context.Context, e *Engine, start time.Time) {
-	g.send(ctx, e)
-	if !slices.ContainsFunc(*g, refused) {
+// askGroups asks the store about all groups of some decisions, and apart about the members of those that a server refuses
+// together, in the time of one decision.
+func askGroups(ctx context.Context, e *Engine, start time.Time, all ...*groups) {
+	sendGroups(ctx, e, all)
+	separated := false
+	for _, g := range all {
+		if slices.ContainsFunc(*g, refused) {
+			*g, separated = g.separate(e), true
+		}
+	}
+	if !separated {
 		return
 	}
-	*g = g.separate(e)
 	within, cancel := e.within(ctx, start)
 	defer cancel()
-	if g.send(within, e); !g.anyFailed() {
+	sendGroups(within, e, all)
+	if !slices.ContainsFunc(all, func(g *groups) bool { return g.anyFailed() }) {
 		e.redis.Separate() // refused together, answered alone
 	}
 }
@@ -62,24 +63,24 @@ func (g *groups) ask(ctx context.Context, e *Engine, start time.Time) {
 // cluster or a proxy does.
 func refused(g group) bool { return len(g.calls) > 1 && redisstore.RefusesKeys(g.err) }
 
-// send asks the store about the groups that have no answer, all at the same time.
-func (g groups) send(ctx context.Context, e *Engine) {
-	if len(g) == 1 && !g[0].answered {
-		g[0].read(e, e.store.Do(ctx, g[0].call))
+// sendGroups asks the store about the groups that have no answer, all at the same time.
+func sendGroups(ctx context.Context, e *Engine, all []*groups) {
+	if len(all) == 1 && len(*all[0]) == 1 && !(*all[0])[0].answered {
+		only := &(*all[0])[0]
+		only.read(e, e.store.Do(ctx, only.call))
 		return
 	}
-	calls := make([]*dispatch.Call, 0, len(g))
-	for i := range g {
-		if !g[i].answered {
-			calls = append(calls, g[i].call)
+	var open []*group
+	var calls []*dispatch.Call
+	for _, of := range all {
+		for i := range *of {
+			if g := &(*of)[i]; !g.answered {
+				open, calls = append(open, g), append(calls, g.call)
+			}
 		}
 	}
-	errs := e.redis.DoAll(ctx, calls)
-	for i := range g {
-		if !g[i].answered {
-			g[i].read(e, errs[0])
-			errs = errs[1:]
-		}
+	for i, err := range e.redis.DoAll(ctx, calls) {
+		open[i].read(e, err)
 	}
 }
 

@@ -38,7 +38,7 @@ func TestAWaitThatIsBounded(t *testing.T) {
 				synctest.Wait()
 			}
 			asks, start := []engine.Ask{one}, time.Now()
-			queue := engine.Queue{Endless: true, Wait: most}
+			queue := engine.Queue{Length: engine.Endless, Wait: most}
 			err := takeInLine(t.Context(), e, 1, asks, make([]engine.Answer, 1), queue)
 			require.ErrorIs(t, err, context.DeadlineExceeded)
 			require.NotErrorIs(t, err, engine.ErrUnavailable)
@@ -53,12 +53,14 @@ func TestWhoLeavesALine(t *testing.T) {
 		e, one := b.redis(t), ask("k", setOf(perHour(1)))
 		take(t, e, 1, one)
 		leaves := false
-		queue := engine.Queue{Length: 10, Wait: 4 * time.Hour, Leaves: func() bool { return leaves }}
+		request := func() error {
+			return takeRequest(t.Context(), e, 1, engine.Queue{Length: 10, Wait: 4 * time.Hour}, engine.Request{
+				Asks: []engine.Ask{one}, Answers: make([]engine.Answer, 1), Leaves: func() bool { return leaves },
+			})
+		}
 		var waiting []<-chan error
 		for range 3 {
-			waiting = append(waiting, goes(func() error {
-				return takeInLine(t.Context(), e, 1, []engine.Ask{one}, make([]engine.Answer, 1), queue)
-			}))
+			waiting = append(waiting, goes(request))
 		}
 		start := time.Now()
 		require.NoError(t, e.Block(t.Context(), 2*time.Hour, &one))
@@ -72,7 +74,7 @@ func TestWhoLeavesALine(t *testing.T) {
 		}
 		require.Equal(t, sent+1, b.Sent.Load(), "the block")
 		require.Zero(t, time.Since(start))
-		require.Equal(t, engine.ErrLeft, takeInLine(t.Context(), e, 1, []engine.Ask{one}, make([]engine.Answer, 1), queue))
+		require.Equal(t, engine.ErrLeft, request())
 		require.Equal(t, sent+1, b.Sent.Load())
 	})
 }
@@ -86,8 +88,9 @@ func TestWhoCameBeforeStandsBeforeOthers(t *testing.T) {
 		for _, came := range []int{3, 2, 1, 0} {
 			since := start.Add(time.Duration(came-5) * time.Second)
 			goes(func() error {
-				queue := engine.Queue{Length: 10, Wait: time.Minute, Since: since}
-				err := takeInLine(t.Context(), e, 1, []engine.Ask{one}, make([]engine.Answer, 1), queue)
+				err := takeRequest(t.Context(), e, 1, engine.Queue{Length: 10, Wait: time.Minute}, engine.Request{
+					Asks: []engine.Ask{one}, Answers: make([]engine.Answer, 1), Since: since,
+				})
 				order <- came
 				return err
 			})

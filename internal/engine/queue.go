@@ -12,7 +12,7 @@ import (
 	"github.com/ginlimit/ginlimit/internal/rules"
 )
 
-// ErrLeft is the error of a request that left its line, as its queue's Leaves wanted.
+// ErrLeft is the error of a request that left its line, as its Leaves wanted.
 var ErrLeft = errors.New("ginlimit: the request left its line")
 
 // forever is longer than any context lasts.
@@ -20,7 +20,7 @@ const forever time.Duration = 1 << 62
 
 // wait returns for how long a request waits in the queue.
 func (q Queue) wait() time.Duration {
-	if q.Endless && q.Wait == 0 {
+	if q.Length == Endless && q.Wait == 0 {
 		return forever
 	}
 	return q.Wait
@@ -34,14 +34,12 @@ type waiter struct {
 	e       *Engine
 	ctx     context.Context // ends a timeout after the longest wait at the latest
 	endless bool
-	leaving func() bool // may be nil
-	began   time.Time   // in a line it stands before those that came later
-	ends    time.Time   // it waits no longer, in whatever line
-	leaves  time.Time   // it waits no longer in its line
-	changes uint64      // of the engine, before the last try
-	tried   time.Time   // when the last try or look began
-	place   string      // that it has in its line; "" is none
-	full    bool        // its line has no place
+	ends    time.Time // it waits no longer, in whatever line
+	leaves  time.Time // it waits no longer in its line
+	changes uint64    // of the engine, before the last try
+	tried   time.Time // when the last try or look began
+	place   string    // that it has in its line; "" is none
+	full    bool      // its line has no place
 }
 
 // enter has the request wait for what it lacks, in no other line. It reports whether it may: there is a
@@ -154,7 +152,7 @@ func (w *waiter) expected(l lack) time.Time {
 		return time.Time{}
 	}
 	ask, at := &w.Asks[l.ask], l.at
-	line := w.e.waiting.Before(l.line, w.began)
+	line := w.e.waiting.Before(l.line, w.Since)
 	ahead := line.Wants
 	if first := line.Expects.At; line.Callers > 0 && first.After(at) {
 		at, ahead = first, line.Wants-line.First+ask.N

@@ -55,8 +55,11 @@ func (w *waiter) ban(l lack) error {
 // banEach denies Asks that were found to be denied, each by itself and all at the same time, so that they ban: a look
 // does not. It reports whether one still denies, and whether there are tokens for one meanwhile, which are given back.
 func (w *waiter) banEach(bans func(i int) bool) (denied, allowed bool, err error) {
-	d := w.e.emptySeveral()
-	defer d.release()
+	if !w.e.background.Begin() { // Close waits for what is given back
+		return false, false, errClosed()
+	}
+	defer w.e.background.Done()
+	var decisions []*several
 	for i := range w.Asks {
 		if !bans(i) {
 			continue
@@ -66,31 +69,35 @@ func (w *waiter) banEach(bans func(i int) bool) (denied, allowed bool, err error
 			denied = true
 			continue
 		}
-		ask.Settles = true
-		if ask.queues() && ask.attempts() { // nobody who waits is banned for want of a slot
+		if ask.Settles = true; ask.queues() && ask.attempts() { // nobody who waits is banned for want of a slot
 			ask.scope = rules.Tokens
 			defer func() { ask.scope = rules.All }()
 		}
-		var why error // that the store is not asked a second time
-		if answer.Source == FromLocal {
-			why = answer.Err
-		}
+		isHere := answer.Source == FromLocal
 		answer.reset()
+		d := w.e.emptySeveral()
+		defer d.release()
 		d.add(ask, answer)
-		d.apart(len(d.members)-1, why)
+		decisions = append(decisions, d)
+		if d.begin(); isHere { // nor is the store asked a second time
+			d.groups[0].answered, d.groups[0].err = true, answer.Err
+		}
 	}
-	if len(d.members) == 0 {
+	if decisions == nil {
 		return denied, false, nil
 	}
 	ctx, cancel := w.rest()
 	defer cancel()
-	if err := errors.Join(d.takeApart(ctx)...); err != nil {
+	w.e.decideEach(ctx, time.Now(), decisions, func(_ int, why error) { err = errors.Join(err, why) })
+	if err != nil {
 		return true, false, err
 	}
 	var taken []Charge
-	for _, m := range d.members {
-		if denied = denied || !m.answer.Allowed; m.answer.Allowed {
+	for _, d := range decisions {
+		if m := d.members[0]; m.answer.Allowed {
 			taken = append(taken, m.takeBack())
+		} else {
+			denied = true
 		}
 	}
 	if taken != nil {

@@ -14,7 +14,7 @@ import (
 func (e *Engine) Take(ctx context.Context, r Request) error {
 	queues := false
 	for i := range r.Asks {
-		queues = queues || r.Asks[i].queues()
+		queues = queues || r.Asks[i].Queue.Length != 0
 	}
 	if r.Waited > 0 && !queues {
 		within, cancel := e.within(ctx, time.Now().Add(-r.Waited))
@@ -46,35 +46,44 @@ func (e *Engine) takeWithTrials(ctx context.Context, r Request) error {
 
 // takeTrials decides on each of some Asks by itself, on all at the same time.
 func (e *Engine) takeTrials(ctx context.Context, asks []Ask, answers []Answer) {
-	err := goroutine.ErrGoexit // a hook of the client may end the goroutine
-	if len(asks) == 1 {        // it may have a lease
-		defer func() { answers[0].Failed = err }()
-		err = e.takeNow(ctx, asks, answers)
+	if len(asks) == 1 { // it may have a lease
+		failed := goroutine.ErrGoexit // a hook of the client may end the goroutine
+		defer func() { answers[0].Failed = failed }()
+		failed = e.takeNow(ctx, asks, answers)
 		return
 	}
-	d := e.emptySeveral()
-	defer d.release()
-	err = e.Ready(ctx)
+	failed, start := e.Ready(ctx), time.Now()
+	if failed == nil && !e.background.Begin() {
+		failed = errClosed()
+	}
+	for i := range answers {
+		if answers[i].reset(); failed != nil {
+			answers[i].Failed = failed
+		} else {
+			answers[i].Failed = goroutine.ErrGoexit
+		}
+	}
+	if failed != nil {
+		return
+	}
+	defer e.background.Done()
+	var decisions []*several
 	for i := range asks {
-		answers[i].reset()
-		switch answers[i].Failed = err; {
-		case err != nil:
-		case !asks[i].Set.Counted:
+		if !asks[i].Set.Counted {
 			answers[i].answerStatic(asks[i].N, &asks[i])
-		default:
-			d.add(&asks[i], &answers[i])
+			answers[i].Failed = nil
+			continue
 		}
-	}
-	d.knows()
-	for i, m := range d.members {
-		if !m.known {
-			m.answer.Failed = goroutine.ErrGoexit
-			d.apart(i, nil)
+		d := e.several(asks[i:i+1], answers[i:i+1])
+		defer d.release()
+		if d.knows() {
+			answers[i].Failed = nil
+			continue
 		}
+		d.begin()
+		decisions = append(decisions, d)
 	}
-	for i, err := range d.takeApart(ctx) {
-		d.groups[i].members[0].answer.Failed = err
-	}
+	e.decideEach(ctx, start, decisions, func(i int, err error) { decisions[i].members[0].answer.Failed = err })
 }
 
 // Peek looks at what one token would meet under an Ask.

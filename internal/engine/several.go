@@ -88,8 +88,27 @@ func (d *several) take(ctx context.Context) error {
 		e.decideHere(d.members, true)
 		return nil
 	}
-	d.groups.ask(ctx, e, start)
+	askGroups(ctx, e, start, &d.groups)
 	return d.end(ctx, start)
+}
+
+// decideEach decides on what has begun, each decision by itself and all at the same time. It says how each ended.
+func (e *Engine) decideEach(ctx context.Context, start time.Time, all []*several, ended func(i int, err error)) {
+	asked := make([]*groups, len(all))
+	for i, d := range all {
+		asked[i] = &d.groups
+	}
+	if e.redis != nil {
+		askGroups(ctx, e, start, asked...)
+	}
+	for i, d := range all {
+		if e.redis == nil {
+			e.decideHere(d.members, true)
+			ended(i, nil)
+		} else {
+			ended(i, d.end(ctx, start))
+		}
+	}
 }
 
 // release ends the attempts that have not ended, as a hook of the client may end the goroutine, and keeps the
@@ -135,7 +154,7 @@ func (d *several) begin() {
 	for i, m := range d.members {
 		bans := m.call.Op.Bans != bucket.NoBans || m.call.Layout.Ban >= 0
 		if !together || m.ask.Tenant.Name != "" || m.free() || bans && banned {
-			d.groups = append(d.groups, alone(d.members[i:i+1]))
+			d.groups = append(d.groups, group{members: d.members[i : i+1], calls: []*dispatch.Call{m.call}, call: m.call})
 			continue
 		}
 		if banned = banned || bans; joint < 0 {
@@ -146,38 +165,6 @@ func (d *several) begin() {
 		g.members, g.calls = append(g.members, m), append(g.calls, m.call)
 	}
 	d.groups.join(d.e)
-}
-
-// apart begins the attempt of a member, and forms a group of it. The error is why the store is not asked.
-func (d *several) apart(i int, err error) {
-	d.e.beginAttempt(d.members[i].call, d.members[i].ask)
-	g := alone(d.members[i : i+1])
-	g.answered, g.err = err != nil, err
-	d.groups = append(d.groups, g)
-}
-
-// takeApart decides on each group by itself, on all at the same time. It returns the error of each.
-func (d *several) takeApart(ctx context.Context) []error {
-	start, errs := time.Now(), make([]error, len(d.groups))
-	if !d.e.background.Begin() { // Close waits for what is given back
-		for i := range errs {
-			errs[i] = errClosed()
-		}
-		return errs
-	}
-	defer d.e.background.Done()
-	if d.e.redis != nil {
-		d.groups.ask(ctx, d.e, start)
-	}
-	for i, g := range d.groups {
-		if d.e.redis == nil {
-			d.e.decideHere(g.members, true)
-			continue
-		}
-		one := several{e: d.e, members: g.members, groups: d.groups[i : i+1]}
-		errs[i] = one.end(ctx, start)
-	}
-	return errs
 }
 
 // knows reports whether the deny cache denies one of the Asks.
@@ -213,7 +200,7 @@ func (d *several) lookAtRest(ctx context.Context, start time.Time) error {
 		d.e.decideHere(rest.members, false)
 		return nil
 	}
-	rest.groups.ask(ctx, d.e, start)
+	askGroups(ctx, d.e, start, &rest.groups)
 	failed, err := rest.groups.failed(ctx, d.e)
 	if err != nil {
 		return err

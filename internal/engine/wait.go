@@ -31,10 +31,9 @@ func (e *Engine) takeInLine(ctx context.Context, r Request) error {
 	if !r.mayWait() {
 		return e.takeNow(ctx, r.Asks, r.Answers)
 	}
-	queue := &r.Asks[0].Queue
-	w := &waiter{Request: r, e: e, ctx: ctx, endless: queue.Endless, leaving: queue.Leaves, began: queue.Since}
-	if w.began.IsZero() {
-		w.began = time.Now().Add(-r.Waited)
+	w := &waiter{Request: r, e: e, ctx: ctx, endless: r.Asks[0].Queue.Length == Endless}
+	if w.Since.IsZero() {
+		w.Since = time.Now().Add(-r.Waited)
 	}
 	w.begin()
 	l, busy := w.busyLine()
@@ -71,13 +70,13 @@ func (w *waiter) begin() {
 			longest, ask.turn = max(longest, ask.Queue.wait()), w.e.turn(slotPause)
 		}
 	}
-	w.ends = w.began.Add(longest)
+	w.ends = w.Since.Add(longest)
 }
 
 // try takes what the request asks for, or returns what it lacks. It does not wait if it is allowed, if
 // waiting does not help, or for an error.
 func (w *waiter) try() (l lack, waits bool, err error) {
-	if w.leaving != nil && w.leaving() {
+	if w.Leaves != nil && w.Leaves() {
 		return lack{}, false, ErrLeft
 	}
 	w.changes, w.tried = w.e.changes.Load(), time.Now()
@@ -126,7 +125,7 @@ func (w *waiter) busyLine() (l lack, busy bool) {
 			continue
 		}
 		l = w.lackOf(i)
-		if line := w.e.waiting.Before(l.line, w.began); line.Callers > 0 {
+		if line := w.e.waiting.Before(l.line, w.Since); line.Callers > 0 {
 			l.resource = line.Expects.Resource
 			l.slot = l.resource == ask.Set.Slots()
 			return l, true
@@ -171,7 +170,7 @@ func (w *waiter) undecided() bool {
 // waitIn waits in one line. If it came there behind others, or others go before it, it has not tried since.
 func (w *waiter) waitIn(l lack, behind bool) (next lack, moves bool, err error) {
 	turn := w.e.waiting.Join(l.line, fifo.Caller{
-		Since: w.began, Wants: w.Asks[l.ask].N, Expects: fifo.Expectation{At: l.at, Resource: l.resource},
+		Since: w.Since, Wants: w.Asks[l.ask].N, Expects: fifo.Expectation{At: l.at, Resource: l.resource},
 	})
 	if w.Waits != nil {
 		w.Waits()

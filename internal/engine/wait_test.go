@@ -148,7 +148,7 @@ func TestAChangeAfterATryWakesWhoIsNotInTheLineYet(t *testing.T) {
 		lacks []bucket.Bucket
 		queue engine.Queue
 	}{
-		"wait":            {[]bucket.Bucket{perHour(1)}, engine.Queue{Endless: true}},
+		"wait":            {[]bucket.Bucket{perHour(1)}, engine.Queue{Length: engine.Endless}},
 		"queue":           {[]bucket.Bucket{perHour(1)}, q},
 		"queue for slots": {[]bucket.Bucket{bucket.NewSlots(1)}, q},
 	} {
