@@ -166,12 +166,8 @@ func (d *several) apart(err error) {
 	d.groups = append(d.groups, g)
 }
 
-// takeApart decides on each member by itself, on all at the same time.
+// takeApart decides on each member by itself, on all at the same time. A decision that calls it must have begun.
 func (d *several) takeApart(ctx context.Context) (err error) {
-	if !d.e.background.Begin() { // Close waits for what is given back
-		return errClosed()
-	}
-	defer d.e.background.Done()
 	start := time.Now()
 	if d.e.redis != nil {
 		sendGroups(ctx, d.e, []*groups{&d.groups})
