@@ -107,7 +107,7 @@ func (d *Dispatcher) DoAll(ctx context.Context, calls []*Call) []error {
 	d.mu.Lock()
 	err := d.acceptLocked()
 	if err == nil {
-		err = d.makeRoomLocked(calls[0])
+		err = d.makeRoomLocked(calls...)
 	}
 	if err != nil {
 		d.mu.Unlock()
@@ -131,15 +131,15 @@ func (d *Dispatcher) DoAll(ctx context.Context, calls []*Call) []error {
 	return errs
 }
 
-// makeRoomLocked returns why a call cannot be queued, or nil. It frees the slots of late batches, if no other is free.
-func (d *Dispatcher) makeRoomLocked(c *Call) error {
+// makeRoomLocked returns why calls cannot be queued, or nil. It frees the slots of late batches, if no other is free.
+func (d *Dispatcher) makeRoomLocked(calls ...*Call) error {
 	switch {
-	case d.queue.full():
+	case d.queue.full(len(calls)):
 		return ErrQueueFull
 	case d.slots.free():
 		return nil
 	}
-	if d.expireLocked(c); d.breaker.state == open {
+	if d.expireLocked(calls[0]); d.breaker.state == open {
 		return ErrOpen
 	}
 	return nil

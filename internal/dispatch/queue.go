@@ -21,13 +21,13 @@ func (q *queue) empty() bool { return len(q.calls) == 0 }
 // waiting returns how many callers wait.
 func (q *queue) waiting() int { return len(q.calls) - q.abandoned }
 
-// full reports whether no further call may wait. It removes abandoned calls if they are many.
-func (q *queue) full() bool {
-	if len(q.calls) == MaxQueue && q.abandoned >= MaxQueue/4 {
+// full reports whether n further calls may not wait. It removes abandoned calls if they are many.
+func (q *queue) full(n int) bool {
+	if len(q.calls)+n > MaxQueue && q.abandoned >= MaxQueue/4 {
 		q.abandoned = 0
 		q.calls = slices.DeleteFunc(q.calls, func(c *Call) bool { return c.progress == left })
 	}
-	return len(q.calls) == MaxQueue
+	return len(q.calls)+n > MaxQueue
 }
 
 func (q *queue) add(c *Call) {

@@ -258,6 +258,29 @@ func TestFullQueue(t *testing.T) {
 	})
 }
 
+// TestCallsThatLeaveTogetherFillTheQueueNoFurther than single ones do.
+func TestCallsThatLeaveTogetherFillTheQueueNoFurther(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		d, s := newServer(t)
+		one := newBuckets(t, bucket.Token, 1<<20)
+		release := occupy(t, d, s)
+		var all sync.WaitGroup
+		for range MaxQueue - 1 {
+			all.Go(func() { assert.NoError(t, d.Do(t.Context(), newCall("k", take(1, 1), one))) })
+		}
+		synctest.Wait()
+		for range 3 {
+			calls := []*Call{newCall("a", take(1, 1), one), newCall("b", take(1, 1), one)}
+			require.Equal(t, []error{ErrQueueFull, ErrQueueFull}, d.DoAll(t.Context(), calls))
+		}
+		all.Go(func() { assert.NoError(t, d.Do(t.Context(), newCall("k", take(1, 1), one))) })
+		synctest.Wait()
+		require.Equal(t, ErrQueueFull, d.Do(t.Context(), newCall("k", take(1, 1), one)))
+		release()
+		all.Wait()
+	})
+}
+
 // TestNumbersAreAsDocumented: what the documents say of the queue, of deadlines and of connections.
 func TestNumbersAreAsDocumented(t *testing.T) {
 	t.Parallel()

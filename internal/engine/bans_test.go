@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -12,6 +14,7 @@ import (
 	"github.com/ginlimit/ginlimit/internal/bucket"
 	"github.com/ginlimit/ginlimit/internal/engine"
 	"github.com/ginlimit/ginlimit/internal/rules"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // banning returns an Ask of which every denial bans the client for a time.
@@ -269,4 +272,61 @@ func TestADenialBansTheClient(t *testing.T) {
 		time.Sleep(time.Hour)
 		require.Zero(t, e.Stats().Bans)
 	})
+}
+
+// onceAfter returns an engine, after whose next script but some a function is called.
+func (b *bench) onceAfter(t *testing.T) (e *engine.Engine, once func(f func())) {
+	var next atomic.Pointer[func()]
+	rdb := b.client(t)
+	rdb.AddHook(testkit.EveryScript(func(send func() error) error {
+		err := send()
+		if f := next.Swap(nil); f != nil {
+			(*f)()
+		}
+		return err
+	}))
+	return b.start(t, rdb, engine.Config{}, 64), func(f func()) { next.Store(&f) }
+}
+
+// TestWhatABanFindsIsGivenBack, though the client was denied when the request looked: also while the engine ends, and
+// if there is no decision on another Ask.
+func TestWhatABanFindsIsGivenBack(t *testing.T) {
+	for name, ends := range map[string]bool{"Close": true, "an error": false} {
+		inBubbleRun(t, name, func(t *testing.T, b *bench) {
+			e, after := b.onceAfter(t)
+			line, banned := ask("line", setOf(limit("s", 1, 1000))), ask("k", setOf(perHour(1), bucket.NewBan(60_000, 60_000)))
+			other := ask("other", setOf(perHour(1), bucket.NewBan(60_000, 60_000)))
+			line.N, line.Queue, banned.N, other.N = 1, engine.Queue{Length: 5, Wait: 3 * time.Second}, 1, 1
+			alone := func() error {
+				return e.Take(t.Context(), engine.Request{Asks: []engine.Ask{line}, Answers: make([]engine.Answer, 1)})
+			}
+			require.NoError(t, alone())
+			take(t, e, 1, banned)
+			take(t, e, 1, other)
+			waits := goes(alone)
+			synctest.Wait()
+			b.Delay.Store(int64(10 * ms))
+			after(func() {
+				b.Mini.Del("test:{k}:h")
+				if !ends {
+					b.Mini.Del("test:{other}:h")
+					require.NoError(t, b.Mini.Set("test:{other}:ban", "foreign"))
+				}
+			})
+			done := goes(func() error {
+				return e.Take(t.Context(), engine.Request{
+					Asks: []engine.Ask{line, banned, other}, Answers: make([]engine.Answer, 3),
+				})
+			})
+			time.Sleep(15 * ms)
+			if ends {
+				e.Close()
+			}
+			require.Error(t, <-done)
+			b.Delay.Store(0)
+			time.Sleep(timeout)
+			require.EqualValues(t, 1, left(t, b.redis(t), banned))
+			require.Equal(t, ends, <-waits != nil)
+		})
+	}
 }

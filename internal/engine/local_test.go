@@ -205,6 +205,21 @@ func TestACloseInBetweenIsNoOutage(t *testing.T) {
 	})
 }
 
+// TestTheErrorIsOfTheAskThatFailsClosed, not of those on which this process would have decided.
+func TestTheErrorIsOfTheAskThatFailsClosed(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		e, answers := b.redis(t), make([]engine.Answer, 3)
+		asks := []engine.Ask{
+			failing("a", setOf(perMinute(20)), engine.FailLocal), failing("b", setOf(perMinute(20)), engine.FailClosed),
+			failing("c", setOf(perMinute(20)), engine.FailOpen),
+		}
+		b.Cut.Store(true)
+		require.ErrorIs(t, takeN(t.Context(), e, 1, asks, answers), engine.ErrUnavailable)
+		require.Equal(t, []bool{false, true, false},
+			[]bool{answers[0].Err != nil, answers[1].Err != nil, answers[2].Err != nil})
+	})
+}
+
 // TestSeveralAsksInAnOutageAreDecidedAsOne: nothing is taken if one is denied.
 func TestSeveralAsksInAnOutageAreDecidedAsOne(t *testing.T) {
 	t.Parallel()

@@ -41,20 +41,20 @@ func (w *waiter) rest() (context.Context, context.CancelFunc) {
 // ban bans the clients whose tokens come too late, as the request is denied: while it waits, none is banned. If
 // there are tokens meanwhile, it tries once more.
 func (w *waiter) ban(l lack) error {
-	_, again, err := w.banEach(func(i int) bool {
+	ctx, cancel := w.rest() // of all calls
+	defer cancel()
+	_, again, err := w.banEach(ctx, func(i int) bool {
 		return w.Asks[i].waits() && (w.tooLate(i) || i == l.ask && !l.slot)
 	})
 	if err != nil || !again {
 		return err
 	}
-	ctx, cancel := w.rest()
-	defer cancel()
 	return w.e.takeNow(ctx, w.Asks, w.Answers)
 }
 
 // banEach denies Asks that were found to be denied, each by itself and all at the same time, so that they ban: a look
 // does not. It reports whether one still denies, and whether there are tokens for one meanwhile, which are given back.
-func (w *waiter) banEach(bans func(i int) bool) (denied, allowed bool, err error) {
+func (w *waiter) banEach(ctx context.Context, bans func(i int) bool) (denied, allowed bool, err error) {
 	if !w.e.background.Begin() { // Close waits for what is given back
 		return false, false, errClosed()
 	}
@@ -86,12 +86,7 @@ func (w *waiter) banEach(bans func(i int) bool) (denied, allowed bool, err error
 	if decisions == nil {
 		return denied, false, nil
 	}
-	ctx, cancel := w.rest()
-	defer cancel()
 	w.e.decideEach(ctx, time.Now(), decisions, func(_ int, why error) { err = errors.Join(err, why) })
-	if err != nil {
-		return true, false, err
-	}
 	var taken []Charge
 	for _, d := range decisions {
 		if m := d.members[0]; m.answer.Allowed {
@@ -103,7 +98,7 @@ func (w *waiter) banEach(bans func(i int) bool) (denied, allowed bool, err error
 	if taken != nil {
 		w.e.giveBackAll(ctx, taken)
 	}
-	return denied, taken != nil, nil
+	return denied, taken != nil, err
 }
 
 // denyBehind denies a request that finds no place in a line, would wait there for too long, or has
@@ -144,7 +139,9 @@ func (w *waiter) look(l lack, room bool) (done bool, err error) {
 	if err := w.e.findDenials(w.ctx, w.Asks, w.Answers, asks); err != nil {
 		return true, err
 	}
-	outright, _, err := w.banEach(func(i int) bool { return denies(w.Answers[i]) && !w.Asks[i].queues() })
+	ctx, cancel := w.rest()
+	defer cancel()
+	outright, _, err := w.banEach(ctx, func(i int) bool { return denies(w.Answers[i]) && !w.Asks[i].queues() })
 	if err != nil {
 		return true, err
 	}

@@ -47,6 +47,25 @@ func TestWhoMayHoldMoreSlotsWaitsForLess(t *testing.T) {
 	})
 }
 
+// TestARequestThatPanicsAsItBeginsToWaitLeavesItsLine, so that those behind it go on.
+func TestARequestThatPanicsAsItBeginsToWaitLeavesItsLine(t *testing.T) {
+	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
+		q := engine.Queue{Length: 9, Wait: time.Minute}
+		one := holding("k", 1)
+		held := take(t, e, 1, one)
+		queued := one
+		queued.N, queued.Queue = 1, q
+		require.Panics(t, func() {
+			_ = e.Take(t.Context(), engine.Request{Asks: []engine.Ask{queued}, Answers: make([]engine.Answer, 1),
+				Waits: func() { panic("a context of the application") }})
+		})
+		answers, waits := takes(t, e, []engine.Ask{one}, q)
+		release(e, one, held)
+		require.NoError(t, <-waits)
+		require.True(t, answers[0].HasSlot())
+	})
+}
+
 // TestWhoIsNotHelpedByWaitingDoesNotWait behind others either.
 func TestWhoIsNotHelpedByWaitingDoesNotWait(t *testing.T) {
 	onEveryStore(t, func(t *testing.T, b *bench, e *engine.Engine) {

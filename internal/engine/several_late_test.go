@@ -55,7 +55,7 @@ func onNodes(t *testing.T, b *bench, late *atomic.Bool) (e *engine.Engine, first
 			first = key
 		}
 	}
-	return b.start(t, ring, engine.Config{}, 0), first, second
+	return b.start(t, ring, engine.Config{}, 64), first, second
 }
 
 // TestADenialGivesBackWhatALateServerTakes, once that has answered, whatever happens without it.
@@ -290,5 +290,73 @@ func TestWhatACallerLeavesWhileTheEngineEndsIsGivenBack(t *testing.T) {
 		other := b.redis(t)
 		require.EqualValues(t, 9, left(t, other, one))
 		require.EqualValues(t, 19, left(t, other, two))
+	})
+}
+
+// TestALookServesForNoMoreTokens than each Ask wanted.
+func TestALookServesForNoMoreTokens(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		e := b.redis(t)
+		short, two := ask("short", setOf(limit("s", 1, 5000))), ask("two", setOf(perHour(10)))
+		three := ask("three", setOf(perHour(5)))
+		take(t, e, 1, short)
+		short.N, two.N, three.N = 1, 5, 1
+		answers := make([]engine.Answer, 3)
+		require.NoError(t, e.Take(t.Context(), engine.Request{Asks: []engine.Ask{short, two, three}, Answers: answers}))
+		require.True(t, denied(answers[0]) && !denied(answers[1]) && !denied(answers[2]))
+		take(t, b.redis(t), 4, three)
+		two.N, three.N = 1, 5
+		require.NoError(t, e.Take(t.Context(), engine.Request{Asks: []engine.Ask{short, two, three}, Answers: answers}))
+		require.Equal(t, engine.FromCache, answers[0].Source)
+		require.True(t, denied(answers[2]))
+	})
+}
+
+// TestWhatRedisDidNotAnswerIsLookedAtAgain beside a denial that is known.
+func TestWhatRedisDidNotAnswerIsLookedAtAgain(t *testing.T) {
+	again := func(t *testing.T, e *engine.Engine, short, long engine.Ask) {
+		answers := make([]engine.Answer, 2)
+		require.NoError(t, takeN(t.Context(), e, 1, []engine.Ask{short, long}, answers))
+		require.Equal(t, engine.FromCache, answers[0].Source)
+		require.True(t, denied(answers[1]))
+		require.Equal(t, engine.FromStore, answers[1].Source)
+	}
+	inBubbleRun(t, "a look", func(t *testing.T, b *bench) {
+		e := b.redis(t)
+		short, long := ask("short", setOf(limit("s", 1, 5000))), failing("long", setOf(perHour(1)), engine.FailLocal)
+		take(t, e, 1, short)
+		take(t, e, 1, short)
+		take(t, b.redis(t), 1, long)
+		b.Cut.Store(true)
+		require.NoError(t, takeN(t.Context(), e, 1, []engine.Ask{short, long}, make([]engine.Answer, 2)))
+		b.Cut.Store(false)
+		again(t, e, short, long)
+	})
+	inBubbleRun(t, "a decision", func(t *testing.T, b *bench) {
+		var late atomic.Bool
+		e, first, second := onNodes(t, b, &late)
+		short, long := ask(first, setOf(limit("s", 1, 5000))), failing(second, setOf(perHour(1)), engine.FailLocal)
+		take(t, e, 1, short)
+		take(t, e, 1, long)
+		late.Store(true)
+		require.NoError(t, takeN(t.Context(), e, 1, []engine.Ask{short, long}, make([]engine.Answer, 2)))
+		late.Store(false)
+		time.Sleep(4 * timeout)
+		again(t, e, short, long)
+	})
+}
+
+// TestWhatNoWaitingAllowsChargesNothing, and so gives nothing back: all keys are only looked at.
+func TestWhatNoWaitingAllowsChargesNothing(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		e := b.turns(t)
+		never, other := ask("never", setOf(perHour(5))), ask("other", setOf(perHour(1)))
+		take(t, e, 1, never)
+		never.N, other.N = 6, 1
+		b.Scripts.Store(0)
+		answers := make([]engine.Answer, 2)
+		require.NoError(t, e.Take(t.Context(), engine.Request{Asks: []engine.Ask{never, other}, Answers: answers}))
+		require.Equal(t, []bool{true, false}, []bool{denied(answers[0]), denied(answers[1])})
+		require.EqualValues(t, 2, b.Scripts.Load())
 	})
 }

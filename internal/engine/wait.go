@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/ginlimit/ginlimit/internal/dispatch"
@@ -172,20 +173,21 @@ func (w *waiter) waitIn(l lack, behind bool) (next lack, moves bool, err error) 
 	turn := w.e.waiting.Join(l.line, fifo.Caller{
 		Since: w.Since, Wants: w.Asks[l.ask].N, Expects: fifo.Expectation{At: l.at, Resource: l.resource},
 	})
+	leave := sync.OnceFunc(turn.Leave)
+	defer leave()
 	if w.Waits != nil {
 		w.Waits()
 	}
 	if !turn.AtOnce {
 		woken, err := w.sleep(l, time.Until(w.leaves), turn.Wake)
 		if !woken {
-			turn.Leave() // it is told of those before it, and not of itself
+			leave() // it hears of those before it, and not of itself
 			if err == nil {
 				err = w.denyBehind(l)
 			}
 			return lack{}, false, err
 		}
 	}
-	defer turn.Leave()
 	// What a change gave back before the request was in the line has woken nobody.
 	return w.inTurn(l, turn, behind || !turn.AtOnce || w.changes != w.e.changes.Load())
 }

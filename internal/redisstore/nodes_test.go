@@ -125,6 +125,25 @@ func TestCallGoesToTheNextDispatcher(t *testing.T) {
 	require.EqualValues(t, 1, s.calls.Load())
 }
 
+// TestCallsGoToTheNextDispatcherTogether if theirs retires before it has them: all have one timeout.
+func TestCallsGoToTheNextDispatcherTogether(t *testing.T) {
+	t.Parallel()
+	s := newServers(t, 1)
+	_, ok := s.of(0).Retire(false)
+	require.True(t, ok)
+	of, looks := s.nodes.nodeForKey, 0
+	s.nodes.nodeForKey = func(ctx context.Context, key string) (*redis.Client, error) {
+		if looks++; looks == 3 {
+			clear(s.nodes.dispatchers)
+		}
+		return of(ctx, key)
+	}
+	require.Equal(t, []error{nil, nil}, s.DoAll(t.Context(), []*dispatch.Call{call(0), call(0)}))
+	s.Close()
+	require.EqualValues(t, 2, s.Stats().Calls)
+	require.EqualValues(t, 1, s.Stats().Batches)
+}
+
 // TestServerThatIsGoneIsNotCounted, also if its breaker is open: a ring closes the client of a shard that
 // the application removes, and a cluster client that of a node which has left.
 func TestServerThatIsGoneIsNotCounted(t *testing.T) {

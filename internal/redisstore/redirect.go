@@ -121,12 +121,12 @@ func (n *nodes) doAll(ctx context.Context, d *dispatch.Dispatcher, calls []*disp
 	for i, at := range of {
 		some[i] = calls[at]
 	}
-	for i, err := range d.DoAll(ctx, some) {
-		c := some[i]
-		switch {
-		case err == dispatch.ErrRetired:
-			err = n.store.Do(ctx, c)
-		case err != nil && n.refresh != nil && d != n.unrouted && !c.Abandoned() && isRedirection(err):
+	found := d.DoAll(ctx, some)
+	if found[0] == dispatch.ErrRetired { // of all: nothing was sent, and what DoAll redirects it follows
+		found, d = n.store.DoAll(ctx, some), n.unrouted
+	}
+	for i, err := range found {
+		if c := some[i]; n.refresh != nil && d != n.unrouted && !c.Abandoned() && err != nil && isRedirection(err) {
 			err = n.follow(ctx, c, start.Add(n.store.Timeout))
 		}
 		errs[of[i]] = err
