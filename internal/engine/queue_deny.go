@@ -169,8 +169,7 @@ func (e *Engine) banFor(ctx context.Context, ask []Ask, answer []Answer) (denied
 	defer e.background.Done()
 	ask[0].Settles, ask[0].Leases = true, false
 	if ask[0].queues() && ask[0].attempts() { // nobody who waits is banned for want of a slot
-		ask[0].scope = rules.Tokens
-		defer func() { ask[0].scope = rules.All }()
+		defer ask[0].leaveSlotsOut(&answer[0])()
 	}
 	if answer[0].withoutStore() { // nor is it asked a second time
 		err = e.banHere(ctx, &ask[0], &answer[0])
@@ -183,6 +182,18 @@ func (e *Engine) banFor(ctx context.Context, ask []Ask, answer []Answer) (denied
 	e.giveBackAll(ctx, []Charge{answer[0].Charge(&ask[0])})
 	answer[0].attempt = 0
 	return false, nil
+}
+
+// leaveSlotsOut has an Ask ask for tokens alone, until the function that it returns is called: then its answer has the
+// slots as they were found before.
+func (a *Ask) leaveSlotsOut(answer *Answer) (end func()) {
+	slots := slices.Clone(answer.Statuses)
+	slots = slices.DeleteFunc(slots, func(s rules.Status) bool { return int(s.Resource) != a.Set.Slots() })
+	a.scope = rules.Tokens
+	return func() {
+		a.scope = rules.All
+		answer.Statuses = append(answer.Statuses, slots...)
+	}
 }
 
 // banHere is banFor where this process decides, as the store did not.
