@@ -47,7 +47,7 @@ func (e *Engine) askStore(ctx context.Context, c *dispatch.Call, ask *Ask, answe
 		answer.receipt = newReceipt(e.Timeout, c.Sent, c.States)
 	}
 	answer.judge(c, ask, FromStore)
-	if e.denied != nil {
+	if e.denied != nil && ask.N > 0 { // what is free is allowed, whatever is left
 		e.noteDecision(c, answer.Allowed, denycache.Beside{})
 	}
 	return nil

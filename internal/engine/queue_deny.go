@@ -70,8 +70,7 @@ func (w *waiter) banEach(ctx context.Context, bans func(i int) bool) (denied, al
 			continue
 		}
 		if ask.Settles = true; ask.queues() && ask.attempts() { // nobody who waits is banned for want of a slot
-			ask.scope = rules.Tokens
-			defer func() { ask.scope = rules.All }()
+			defer ask.leaveSlotsOut(answer)()
 		}
 		isHere := answer.Source == FromLocal
 		answer.reset()
@@ -99,6 +98,18 @@ func (w *waiter) banEach(ctx context.Context, bans func(i int) bool) (denied, al
 		w.e.giveBackAll(ctx, taken)
 	}
 	return denied, taken != nil, err
+}
+
+// leaveSlotsOut has an Ask ask for tokens alone, until the function that it returns is called: then its answer has the
+// slots as they were found before.
+func (a *Ask) leaveSlotsOut(answer *Answer) (end func()) {
+	slots := slices.Clone(answer.Statuses)
+	slots = slices.DeleteFunc(slots, func(s rules.Status) bool { return int(s.Resource) != a.Set.Slots() })
+	a.scope = rules.Tokens
+	return func() {
+		a.scope = rules.All
+		answer.Statuses = append(answer.Statuses, slots...)
+	}
 }
 
 // denyBehind denies a request that finds no place in a line, would wait there for too long, or has

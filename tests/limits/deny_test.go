@@ -3,9 +3,11 @@ package limits_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"net/http"
 	"testing"
 	"time"
 
+	"github.com/gin-gonic/gin"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
@@ -74,5 +76,20 @@ func TestDefaultDenyCacheLeavesASetClockAlone(t *testing.T) {
 			}
 			now = now.Add(time.Minute)
 		}
+	})
+}
+
+// TestAFreeRequestEndsNoRememberedDenial is for routes that cost nothing beside routes that cost something.
+func TestAFreeRequestEndsNoRememberedDenial(t *testing.T) {
+	t.Parallel()
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		limiter := testkit.NewLimiter(t, b.Redis, testkit.RemembersDenials())
+		policy := limiter.Must("minute", ginlimit.PerMinute(1), testkit.ByUser())
+		free := testkit.Must(policy.With(ginlimit.WithCost(func(*gin.Context) int { return 0 })))
+		require.True(t, testkit.Must(policy.Allow(t.Context(), "k")).Allowed)
+		require.False(t, testkit.Must(policy.Allow(t.Context(), "k")).Allowed)
+		time.Sleep(10 * time.Millisecond)
+		require.Equal(t, http.StatusOK, testkit.Get(testkit.Serve(free.Handler()), "/", testkit.User("k")).Code)
+		require.Equal(t, ginlimit.FromCache, testkit.Must(policy.Allow(t.Context(), "k")).Source)
 	})
 }

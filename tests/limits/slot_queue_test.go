@@ -247,3 +247,24 @@ func TestADryRunBansForNoSlot(t *testing.T) {
 		})
 	}
 }
+
+// TestABanReportsTheSlots that the request lacks, too.
+func TestABanReportsTheSlots(t *testing.T) {
+	t.Parallel()
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
+		var rows []ginlimit.Result
+		p := b.Limiter.Must("api", testkit.All(), ginlimit.PerHour(1), ginlimit.InFlight(1), ginlimit.WithQueue(1, time.Second),
+			ginlimit.WithBan(time.Hour, time.Hour), ginlimit.WithHeaders(ginlimit.RateLimitDraft),
+			ginlimit.WithHeaderFunc(func(_ http.Header, r []ginlimit.Result) { rows = r }))
+		router := gin.New()
+		router.GET("/", p.Handler(), func(c *gin.Context) {
+			denied := testkit.Get(router, "/denied")
+			require.Contains(t, denied.Header().Get("RateLimit"), `"api-c";r=0`)
+			require.Contains(t, denied.Body.String(), `"violated-policies":["api","api-c"]`)
+			require.Equal(t, ginlimit.CauseBan, rows[0].Cause)
+			require.Zero(t, rows[1].Remaining)
+		})
+		router.GET("/denied", p.Handler())
+		require.Equal(t, http.StatusOK, testkit.Get(router, "/").Code)
+	})
+}
