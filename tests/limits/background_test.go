@@ -1,6 +1,7 @@
 package limits_test
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -119,6 +120,39 @@ func TestALateLookDelaysNoDecision(t *testing.T) {
 		hangs.Store(false)
 		time.Sleep(time.Minute)
 	})
+}
+
+// TestALateLookDelaysNoMethod by more than that either.
+func TestALateLookDelaysNoMethod(t *testing.T) {
+	t.Parallel()
+	const timeout = 50 * time.Millisecond
+	for name, call := range map[string]func(ctx context.Context, p *ginlimit.Policy) error{
+		"Peek":   func(ctx context.Context, p *ginlimit.Policy) error { return testkit.Err(p.Peek(ctx, "ann")) },
+		"Status": func(ctx context.Context, p *ginlimit.Policy) error { return testkit.Err(p.Status(ctx, "ann")) },
+		"Refund": func(ctx context.Context, p *ginlimit.Policy) error { return p.Refund(ctx, "ann", 1) },
+		"Block":  func(ctx context.Context, p *ginlimit.Policy) error { return p.Block(ctx, "ann", time.Second) },
+		"Reset":  func(ctx context.Context, p *ginlimit.Policy) error { return p.Reset(ctx, "ann") },
+	} {
+		testkit.RunInBubble(t, name, func(t *testing.T, b *testkit.Bubble) {
+			var hangs atomic.Bool
+			b.Redis.AddHook(testkit.EveryCall(func(send func() error) error {
+				if hangs.Load() {
+					time.Sleep(3 * time.Second)
+				}
+				return send()
+			}))
+			l := testkit.NewOperated(t, struct{ redis.UniversalClient }{b.Redis}, ginlimit.WithTimeout(timeout))
+			p := testkit.NewPolicy(t, l, "api", ginlimit.PerMinute(3))
+			testkit.Must(p.Allow(t.Context(), "ann"))
+			time.Sleep(time.Hour)
+			hangs.Store(true)
+			start := time.Now()
+			require.ErrorIs(t, call(t.Context(), p), ginlimit.ErrUnavailable)
+			require.LessOrEqual(t, time.Since(start), timeout+timeout/10)
+			hangs.Store(false)
+			time.Sleep(time.Minute)
+		})
+	}
 }
 
 // TestLimitersOfAClientKeepTheirOptions, and none ends what another does.
