@@ -167,7 +167,7 @@ type background struct {
 	logs []*upkeepLog
 }
 
-// newBackground returns what is done by upkeep, or nothing that is if it is nil.
+// newBackground returns the background of a client and prefix. Without upkeep it does nothing by itself.
 func newBackground(u *upkeep.Upkeep, o overrides.Store, p published.Store) *background {
 	return &background{
 		upkeep: u, published: published.New(p, "P"+rand.Text()[:maxProcess], u),

@@ -19,13 +19,13 @@ import (
 )
 
 const (
-	// Most is how many overrides a prefix has.
-	Most = 10_000
-	// MostChanges is how many one call changes: it holds Redis up for a few milliseconds.
-	MostChanges = 1000
+	// Max is how many overrides a prefix has.
+	Max = 10_000
+	// MaxChanges is how many one call changes: it holds Redis up for a few milliseconds.
+	MaxChanges = 1000
 )
 
-// ErrFull says that there would be more than [Most].
+// ErrFull says that there would be more than [Max].
 var ErrFull = errors.New("too many overrides")
 
 // Store is where overrides are kept: Redis, or this process.
@@ -239,7 +239,7 @@ func (o *Overrides[L]) read(ctx context.Context) error {
 
 // Change makes changes, and knows of them when it returns.
 func (v *View[L]) Change(ctx context.Context, changes []wire.OverrideChange) error {
-	ok, err := v.of.Store.Change(ctx, rand.Text(), Most, changes)
+	ok, err := v.of.Store.Change(ctx, rand.Text(), Max, changes)
 	switch {
 	case err != nil:
 		return err

@@ -129,9 +129,9 @@ func (u *Upkeep) stopLocked(t *Task) {
 	}
 }
 
-// Use notes a decision with a timeout, and begins the tasks that rest. The first one after an idle time waits for what
-// it would go by, for at most half of the timeout. If that is too short, no other one waits. Use returns for how long
-// it has waited.
+// Use notes a decision with a timeout, and begins the tasks that rest. After an idle time the first decision, and those
+// that come meanwhile, wait for tasks with Idle, for at most half of the timeout. Once that was too short, no further
+// decision waits. Use returns for how long it has waited.
 func (u *Upkeep) Use(ctx context.Context, timeout time.Duration) (waited time.Duration) {
 	if u == nil || u.used.Load() || u.ended.Load() {
 		return 0
