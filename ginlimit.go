@@ -193,7 +193,9 @@ func (l *Limiter) joinBackground(rdb redis.UniversalClient) {
 
 // join gives a limiter its part of the background, until it calls the function that is returned.
 func (b *background) join(l *Limiter) (leave func()) {
-	view := &overrides.View[[]Limit]{Ignores: l.ignoresOverrides, Changed: l.engine.LimitsChanged}
+	view := &overrides.View[[]Limit]{
+		Ignores: l.ignoresOverrides, Changed: l.engine.LimitsChanged, Waits: l.engine.Waits,
+	}
 	if l.secret != nil {
 		keys := l.limiterConfig.engine().Keys
 		view.Hide = func(policy, client string) string { return string(keys.Append(nil, Key(policy, ""), client)) }

@@ -61,7 +61,7 @@ type Overrides[L any] struct {
 // New returns overrides of which none is known yet.
 func New[L any](c Config[L]) *Overrides[L] {
 	o := &Overrides[L]{Config: c}
-	o.task = upkeep.Task{Do: o.look, Every: upkeep.Soon, Idle: idleLook}
+	o.task = upkeep.Task{Do: o.look, Every: upkeep.Soon, Idle: idleLook, InUse: o.waits}
 	o.known.Store(&known[L]{})
 	return o
 }
@@ -76,6 +76,8 @@ type View[L any] struct {
 	Hide func(policy, client string) string
 	// Changed is called when this process knows other overrides than before.
 	Changed func()
+	// Waits reports whether callers of the limiter wait under limits that may change.
+	Waits func() bool
 
 	of *Overrides[L]
 }
@@ -101,6 +103,13 @@ func (v *View[L]) Leave() {
 	if o.views = slices.DeleteFunc(o.views, func(other *View[L]) bool { return other == v }); len(o.views) == 0 {
 		o.Upkeep.Remove(&o.task)
 	}
+}
+
+// waits reports whether callers of a limiter wait.
+func (o *Overrides[L]) waits() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return slices.ContainsFunc(o.views, func(v *View[L]) bool { return v.Waits() })
 }
 
 // look reads the overrides if they have changed.

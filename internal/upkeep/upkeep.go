@@ -59,6 +59,8 @@ type Task struct {
 	// Idle is Every after a minute without a decision. The next decision begins such a task at once, and waits for it,
 	// as it would go by what is old. If Idle is 0, it is Every at all times, and a decision begins the task [Soon].
 	Idle time.Duration
+	// InUse reports whether somebody goes by the task without a decision, as a caller that waits does. It may be nil.
+	InUse func() bool
 
 	timer  *time.Timer // nil while it rests
 	begun  uint        // how often it has had a timer: an earlier timer does nothing
@@ -198,6 +200,9 @@ func (u *Upkeep) freshLocked() {
 
 // again does a task now, and again later.
 func (u *Upkeep) again(t *Task, begun uint) {
+	if t.InUse != nil && t.InUse() {
+		u.used.Store(true)
+	}
 	if !u.begin(t, begun) {
 		return
 	}

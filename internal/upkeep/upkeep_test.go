@@ -66,7 +66,7 @@ func newLimiter(s store, failed func(error)) *limiter {
 	all := overrides.New(overrides.Config[string]{
 		Store: s, Upkeep: u, Limits: func(text string) (string, error) { return text, nil },
 	})
-	l := &limiter{u, all.Join(&overrides.View[string]{Changed: func() {}}), published.New(s, "P", u).Join()}
+	l := &limiter{u, all.Join(&overrides.View[string]{Changed: func() {}, Waits: func() bool { return false }}), published.New(s, "P", u).Join()}
 	return l
 }
 

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 	"weak"
 
@@ -84,6 +85,25 @@ func TestAnIdleProcessKnowsAnOverrideAtOnce(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestACallerThatWaitsKnowsAnOverrideWithinASecond, though nobody else decides.
+func TestACallerThatWaitsKnowsAnOverrideWithinASecond(t *testing.T) {
+	t.Parallel()
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		p := testkit.NewPolicy(t, testkit.NewOperated(t, b.Redis), "api", ginlimit.PerDay(1))
+		testkit.NewPolicy(t, testkit.NewOperated(t, b.Redis, ginlimit.WithoutOverrides()), "other", ginlimit.PerDay(1))
+		testkit.Must(p.Allow(t.Context(), "ann"))
+		done := make(chan error, 1)
+		go func() { done <- p.Wait(t.Context(), "ann") }()
+		time.Sleep(time.Hour + 3*time.Second) // and not just before a look of an idle process
+		o := override("ann", ginlimit.PerSecond(100))
+		require.NoError(t, testkit.NewOperated(t, b.Connect(t)).Override(t.Context(), o))
+		time.Sleep(time.Second)
+		synctest.Wait()
+		require.Len(t, done, 1)
+		require.NoError(t, <-done)
+	})
 }
 
 // TestALateLookDelaysNoDecision by more than its timeout and a tenth, which is for the look too.
