@@ -84,7 +84,8 @@ func (u *Upkeep) Add(t *Task) {
 	u.used.Store(false)
 }
 
-// Remove ends a task.
+// Remove ends a task. It may be called by a cleanup of the runtime, as [Upkeep.End] may, which may not touch the timers
+// and channels of a bubble of testing/synctest: so a timer stays, and does nothing.
 func (u *Upkeep) Remove(t *Task) {
 	if u == nil {
 		return
@@ -92,7 +93,7 @@ func (u *Upkeep) Remove(t *Task) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.tasks = slices.DeleteFunc(u.tasks, func(other *Task) bool { return other == t })
-	u.stopLocked(t)
+	t.timer = nil
 }
 
 // Hurry has a task done soon.
@@ -117,18 +118,9 @@ func (u *Upkeep) End() {
 	defer u.mu.Unlock()
 	u.ended.Store(true)
 	for _, t := range u.tasks {
-		u.stopLocked(t)
+		t.timer = nil
 	}
 	u.tasks = nil
-}
-
-// stopLocked ends a task until the next decision. The timer stays, and does nothing: this may be a [runtime.AddCleanup],
-// which may not touch the timers and channels of a bubble of testing/synctest.
-func (u *Upkeep) stopLocked(t *Task) {
-	t.timer = nil
-	if t.Idle > 0 {
-		u.fresh = nil // whoever waits goes on when it is late
-	}
 }
 
 // Use notes a decision with a timeout, and begins the tasks that rest. After an idle time the first decision, and those
@@ -235,7 +227,13 @@ func (u *Upkeep) again(t *Task, begun uint) {
 func (u *Upkeep) begin(t *Task, begun uint) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if t.busy || t.timer == nil || t.begun != begun {
+	switch {
+	case t.busy:
+		return false
+	case t.timer == nil: // it has ended
+		u.freshLocked()
+		return false
+	case t.begun != begun:
 		return false
 	}
 	now := time.Now()

@@ -115,6 +115,25 @@ func TestAnIdleProcessRests(t *testing.T) {
 	})
 }
 
+// TestADecisionThatWaitsForATaskGoesOnAtItsEnd, however long the timeout, also if upkeep ends meanwhile.
+func TestADecisionThatWaitsForATaskGoesOnAtItsEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var hangs atomic.Bool
+		u := upkeep.New(upkeep.Config{Failed: func(error) {}, Denied: func(error) bool { return false }})
+		u.Add(&upkeep.Task{Every: interval, Idle: idleLook, Do: func(ctx context.Context) error {
+			if hangs.Load() {
+				<-ctx.Done()
+			}
+			return ctx.Err()
+		}})
+		u.Use(t.Context(), time.Hour)
+		time.Sleep(time.Hour)
+		hangs.Store(true)
+		time.AfterFunc(time.Second, u.End)
+		require.Equal(t, 5*time.Second, u.Use(t.Context(), time.Hour))
+	})
+}
+
 // refusing is a store that denies rights for as long as it says so.
 type refusing struct {
 	counted
