@@ -66,8 +66,8 @@ func newLimiter(s store, failed func(error)) *limiter {
 	all := overrides.New(overrides.Config[string]{
 		Store: s, Upkeep: u, Limits: func(text string) (string, error) { return text, nil },
 	})
-	l := &limiter{u, all.Join(&overrides.View[string]{Changed: func() {}, Waits: func() bool { return false }}), published.New(s, "P", u).Join()}
-	return l
+	view := all.Join(&overrides.View[string]{Changed: func() {}, Waits: func() bool { return false }})
+	return &limiter{u, view, published.New(s, "P", u).Join()}
 }
 
 // decide makes a decision on a client, and returns what overrides its limits.
