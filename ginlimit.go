@@ -167,7 +167,7 @@ type background struct {
 	logs []*upkeepLog
 }
 
-// newBackground returns what is done by upkeep, or nothing that is if it is nil.
+// newBackground returns the background of a client and prefix. Without upkeep it does nothing by itself.
 func newBackground(u *upkeep.Upkeep, o overrides.Store, p published.Store) *background {
 	return &background{
 		upkeep: u, published: published.New(p, "P"+rand.Text()[:maxProcess], u),
@@ -193,7 +193,9 @@ func (l *Limiter) joinBackground(rdb redis.UniversalClient) {
 
 // join gives a limiter its part of the background, until it calls the function that is returned.
 func (b *background) join(l *Limiter) (leave func()) {
-	view := &overrides.View[[]Limit]{Ignores: l.ignoresOverrides, Changed: l.engine.LimitsChanged}
+	view := &overrides.View[[]Limit]{
+		Ignores: l.ignoresOverrides, Changed: l.engine.LimitsChanged, Waits: l.engine.Waits,
+	}
 	if l.secret != nil {
 		keys := l.limiterConfig.engine().Keys
 		view.Hide = func(policy, client string) string { return string(keys.Append(nil, Key(policy, ""), client)) }

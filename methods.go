@@ -108,6 +108,11 @@ func (q *question) take(ctx context.Context, r engine.Request) error {
 	return q.policy.limiter.engine.Take(ctx, r)
 }
 
+// rest returns a context for a call that takes no tokens.
+func (q *question) rest(ctx context.Context) (context.Context, context.CancelFunc) {
+	return q.policy.limiter.engine.Rest(ctx, q.waited)
+}
+
 // end records the decision on n tokens, and returns its Result.
 func (q *question) end(ctx context.Context, n int, err error) (Result, error) {
 	var r Result
@@ -226,6 +231,8 @@ func (p *Policy) Peek(ctx context.Context, client string) (Result, error) {
 		return Result{}, err
 	}
 	defer q.putBack()
+	ctx, cancel := q.rest(ctx)
+	defer cancel()
 	if err := p.limiter.engine.Peek(ctx, &q.asks[0], &q.answers[0]); err != nil {
 		return Result{}, err
 	}
@@ -240,6 +247,8 @@ func (p *Policy) Status(ctx context.Context, client string) ([]Result, error) {
 		return nil, err
 	}
 	defer q.putBack()
+	ctx, cancel := q.rest(ctx)
+	defer cancel()
 	e := p.limiter.engine
 	if err := e.Status(ctx, &q.asks[0], &q.answers[0]); err != nil {
 		return nil, err
@@ -256,6 +265,8 @@ func (p *Policy) Refund(ctx context.Context, client string, n int) error {
 		return err
 	}
 	defer q.putBack()
+	ctx, cancel := q.rest(ctx)
+	defer cancel()
 	return p.limiter.engine.Refund(ctx, int64(n), &q.asks[0])
 }
 
@@ -266,7 +277,7 @@ func (p *Policy) Refund(ctx context.Context, client string, n int) error {
 // Redis is down it returns [ErrUnavailable], and with [FailLocal] the block holds in this process.
 func (p *Policy) Block(ctx context.Context, client string, d time.Duration) error {
 	return p.change(ctx, client, func(set *policyLimits) error { return set.checkBlockable(d) },
-		func(ask *engine.Ask) error { return p.limiter.engine.Block(ctx, d, ask) })
+		func(ctx context.Context, ask *engine.Ask) error { return p.limiter.engine.Block(ctx, d, ask) })
 }
 
 // Reset fills a client's buckets, and ends a block and a ban. Slots stay taken, and earlier tokens
@@ -274,13 +285,13 @@ func (p *Policy) Block(ctx context.Context, client string, d time.Duration) erro
 // Redis it is as [Policy.Refund].
 func (p *Policy) Reset(ctx context.Context, client string) error {
 	return p.ofAll().change(ctx, client, func(*policyLimits) error { return nil },
-		func(ask *engine.Ask) error { return p.limiter.engine.Reset(ctx, ask) })
+		func(ctx context.Context, ask *engine.Ask) error { return p.limiter.engine.Reset(ctx, ask) })
 }
 
 // change makes a change that outlasts an override: to the limits of a client, and to those that an override
 // replaces, if they have a bucket.
 func (p *Policy) change(
-	ctx context.Context, client string, check func(*policyLimits) error, do func(*engine.Ask) error,
+	ctx context.Context, client string, check func(*policyLimits) error, do func(context.Context, *engine.Ask) error,
 ) error {
 	q, err := p.ask(ctx, client, 1)
 	if err != nil {
@@ -307,9 +318,11 @@ func (p *Policy) change(
 	if err != nil {
 		return err
 	}
+	ctx, cancel := q.rest(ctx)
+	defer cancel()
 	for _, set := range sets {
 		ask := p.askOf(client, set)
-		if fault := do(&ask); err == nil {
+		if fault := do(ctx, &ask); err == nil {
 			err = fault
 		}
 	}

@@ -58,8 +58,8 @@ func (l *Limiter) OverrideAll(ctx context.Context, all ...Override) error {
 	if l == nil || l.engine == nil {
 		return errNotMade
 	}
-	if len(all) == 0 || len(all) > overrides.MostChanges {
-		return wrongNumber("%d overrides; want 1 to %d at once", len(all), overrides.MostChanges)
+	if len(all) == 0 || len(all) > overrides.MaxChanges {
+		return wrongNumber("%d overrides; want 1 to %d at once", len(all), overrides.MaxChanges)
 	}
 	all = slices.Clone(all) // the caller may change its own while Redis does not answer
 	for i := range all {
@@ -71,7 +71,7 @@ func (l *Limiter) OverrideAll(ctx context.Context, all ...Override) error {
 			return struct{}{}, err
 		}
 		if err = l.overrides.Change(ctx, changes); errors.Is(err, overrides.ErrFull) {
-			err = wrongNumber("there would be more than %d overrides; end some", overrides.Most)
+			err = wrongNumber("there would be more than %d overrides; end some", overrides.Max)
 		}
 		return struct{}{}, err
 	})
@@ -256,7 +256,7 @@ func (l *Limiter) checkLimits(o Override, published func() ([]PolicyInfo, error)
 	if err != nil {
 		return nil, err
 	}
-	served, heeded := false, false
+	served, applies := false, false
 	var nothing error // is left of the limits in each variant
 	for _, p := range all {
 		if p.Name != o.Policy {
@@ -273,7 +273,7 @@ func (l *Limiter) checkLimits(o Override, published func() ([]PolicyInfo, error)
 		if own, err := counts.newLimits(p.Name, o.Limits, 0, false); err == nil && (!served || nothing != nil) {
 			nothing = counts.checkLeft(own)
 		}
-		served, heeded = true, heeded || !slices.Contains(p.Options, "WithoutOverrides")
+		served, applies = true, applies || !slices.Contains(p.Options, "WithoutOverrides")
 	}
 	if nothing != nil {
 		faults.add("Limits", nothing)
@@ -281,7 +281,7 @@ func (l *Limiter) checkLimits(o Override, published func() ([]PolicyInfo, error)
 	switch {
 	case !served:
 		faults.add("Policy", invalid("no process has served a policy named %.64q in the last minutes", o.Policy))
-	case !heeded:
+	case !applies:
 		faults.add("Policy", invalid("all processes of policy %.64q have WithoutOverrides", o.Policy))
 	}
 	return faults, nil

@@ -236,7 +236,8 @@ func (p *Policy) warnDropped() {
 	}
 }
 
-// OK reports whether the reservation holds what was asked for.
+// OK reports whether all charges were allowed, so that the work may begin. It stays so after
+// Release and Cancel.
 func (r *Reservation) OK() bool { return r.made() && r.result.Allowed }
 
 // Result returns the decision: the result of [Reservation.Results] closest to exhaustion, a dry run's only if

@@ -58,7 +58,7 @@ func (c Cause) String() string {
 	return "unknown"
 }
 
-// Never is the RetryAfter if no waiting helps: a wait of 292 years.
+// Never is the RetryAfter if no waiting helps: the longest Duration, 292 years. Add nothing to it.
 const Never time.Duration = math.MaxInt64
 
 // Result is one decision. With several limits, Limit, Remaining, RetryAfter and ResetAfter describe the limit

@@ -94,6 +94,9 @@ func (e *Engine) LimitsChanged() {
 	e.waiting.WakeAll()
 }
 
+// Waits reports whether callers wait for tokens or slots.
+func (e *Engine) Waits() bool { return !e.waiting.Empty() }
+
 // wake wakes the callers that wait for the slots of a key whose first one tries, and those that wait for
 // its tokens.
 func (e *Engine) wake(key []byte, tokens bool) {

@@ -162,6 +162,14 @@ func (e *Engine) within(ctx context.Context, start time.Time) (context.Context, 
 	return context.WithDeadlineCause(ctx, start.Add(e.Timeout), dispatch.ErrLate)
 }
 
+// Rest returns a context that ends when a call that has waited before has taken long enough.
+func (e *Engine) Rest(ctx context.Context, waited time.Duration) (context.Context, context.CancelFunc) {
+	if waited == 0 {
+		return ctx, func() {}
+	}
+	return e.within(ctx, time.Now().Add(-waited))
+}
+
 // left reports whether the caller has left: its context has ended, not just the time of its calls.
 func left(ctx context.Context) bool {
 	return ctx.Err() != nil && context.Cause(ctx) != dispatch.ErrLate

@@ -15,7 +15,7 @@ import (
 
 // joinReplica makes the engine a member of the replica of its buckets.
 func (e *Engine) joinReplica() *replicas.Member {
-	slots, set := bucket.NewSlots(replicas.Most), new(rules.Set)
+	slots, set := bucket.NewSlots(replicas.Max), new(rules.Set)
 	set.Guard(nil, &slots)
 	slot := Subject{Client: replicas.Key, Set: set}
 	return replicas.Join(fmt.Sprintf("%s%s", e.redis, e.key(&slot)), replicas.Config{

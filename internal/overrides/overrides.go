@@ -19,13 +19,13 @@ import (
 )
 
 const (
-	// Most is how many overrides a prefix has.
-	Most = 10_000
-	// MostChanges is how many one call changes: it holds Redis up for a few milliseconds.
-	MostChanges = 1000
+	// Max is how many overrides a prefix has.
+	Max = 10_000
+	// MaxChanges is how many one call changes: it holds Redis up for a few milliseconds.
+	MaxChanges = 1000
 )
 
-// ErrFull says that there would be more than [Most].
+// ErrFull says that there would be more than [Max].
 var ErrFull = errors.New("too many overrides")
 
 // Store is where overrides are kept: Redis, or this process.
@@ -61,7 +61,7 @@ type Overrides[L any] struct {
 // New returns overrides of which none is known yet.
 func New[L any](c Config[L]) *Overrides[L] {
 	o := &Overrides[L]{Config: c}
-	o.task = upkeep.Task{Do: o.look, Every: upkeep.Soon, Idle: idleLook}
+	o.task = upkeep.Task{Do: o.look, Every: upkeep.Soon, Idle: idleLook, InUse: o.waits}
 	o.known.Store(&known[L]{})
 	return o
 }
@@ -76,6 +76,8 @@ type View[L any] struct {
 	Hide func(policy, client string) string
 	// Changed is called when this process knows other overrides than before.
 	Changed func()
+	// Waits reports whether callers of the limiter wait under limits that may change.
+	Waits func() bool
 
 	of *Overrides[L]
 }
@@ -101,6 +103,13 @@ func (v *View[L]) Leave() {
 	if o.views = slices.DeleteFunc(o.views, func(other *View[L]) bool { return other == v }); len(o.views) == 0 {
 		o.Upkeep.Remove(&o.task)
 	}
+}
+
+// waits reports whether callers of a limiter wait.
+func (o *Overrides[L]) waits() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return slices.ContainsFunc(o.views, func(v *View[L]) bool { return v.Waits() })
 }
 
 // look reads the overrides if they have changed.
@@ -239,7 +248,7 @@ func (o *Overrides[L]) read(ctx context.Context) error {
 
 // Change makes changes, and knows of them when it returns.
 func (v *View[L]) Change(ctx context.Context, changes []wire.OverrideChange) error {
-	ok, err := v.of.Store.Change(ctx, rand.Text(), Most, changes)
+	ok, err := v.of.Store.Change(ctx, rand.Text(), Max, changes)
 	switch {
 	case err != nil:
 		return err

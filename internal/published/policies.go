@@ -152,7 +152,7 @@ func (p *Policies) publish(ctx context.Context) error {
 	p.mu.Unlock()
 	for _, texts := range calls {
 		_, err := p.store.Publish(ctx, &wire.Publication{
-			Process: p.process, Now: time.Now(), Life: life, MostTexts: maxTexts, MostMembers: maxMembers,
+			Process: p.process, Now: time.Now(), Life: life, MaxTexts: maxTexts, MaxMembers: maxMembers,
 			Texts: texts,
 		})
 		if err != nil {

@@ -23,8 +23,8 @@ import (
 const (
 	// Key is the key of the slots. A client's key begins with its policy's name and a separator.
 	Key = "replicas"
-	// Most is how many can be counted.
-	Most = 1 << 20
+	// Max is how many can be counted.
+	Max = 1 << 20
 	// renewal is how often a replica takes its slot anew.
 	renewal = inflight.Life / 4
 	// firstRenewal is the time until the second count, as processes often start together.

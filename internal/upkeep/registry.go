@@ -8,8 +8,8 @@ import (
 
 // Registry has what limiters of this process share: a T for each client and prefix.
 //
-// It keeps the client, and what is shared, until the last limiter has left: one that was closed or collected. So it
-// counts them: the tasks in the background use the client, and a weak pointer would end nothing before they do.
+// It keeps the client, and what is shared, until the last limiter has left, by Close or as it was collected. It counts
+// limiters: a weak pointer would not do, as tasks in the background hold the client for as long as they run.
 type Registry[T any] struct {
 	mu  sync.Mutex
 	all []*shared[T]

@@ -59,6 +59,8 @@ type Task struct {
 	// Idle is Every after a minute without a decision. The next decision begins such a task at once, and waits for it,
 	// as it would go by what is old. If Idle is 0, it is Every at all times, and a decision begins the task [Soon].
 	Idle time.Duration
+	// InUse reports whether somebody goes by the task without a decision, as a caller that waits does. It may be nil.
+	InUse func() bool
 
 	timer  *time.Timer // nil while it rests
 	begun  uint        // how often it has had a timer: an earlier timer does nothing
@@ -82,7 +84,8 @@ func (u *Upkeep) Add(t *Task) {
 	u.used.Store(false)
 }
 
-// Remove ends a task.
+// Remove ends a task. It may be called by a cleanup of the runtime, as [Upkeep.End] may, which may not touch the timers
+// and channels of a bubble of testing/synctest: so a timer stays, and does nothing.
 func (u *Upkeep) Remove(t *Task) {
 	if u == nil {
 		return
@@ -90,7 +93,7 @@ func (u *Upkeep) Remove(t *Task) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.tasks = slices.DeleteFunc(u.tasks, func(other *Task) bool { return other == t })
-	u.stopLocked(t)
+	t.timer = nil
 }
 
 // Hurry has a task done soon.
@@ -115,23 +118,14 @@ func (u *Upkeep) End() {
 	defer u.mu.Unlock()
 	u.ended.Store(true)
 	for _, t := range u.tasks {
-		u.stopLocked(t)
+		t.timer = nil
 	}
 	u.tasks = nil
 }
 
-// stopLocked ends a task until the next decision. The timer stays, and does nothing: this may be a [runtime.AddCleanup],
-// which may not touch the timers and channels of a bubble of testing/synctest.
-func (u *Upkeep) stopLocked(t *Task) {
-	t.timer = nil
-	if t.Idle > 0 {
-		u.fresh = nil // whoever waits goes on when it is late
-	}
-}
-
-// Use notes a decision with a timeout, and begins the tasks that rest. The first one after an idle time waits for what
-// it would go by, for at most half of the timeout. If that is too short, no other one waits. Use returns for how long
-// it has waited.
+// Use notes a decision with a timeout, and begins the tasks that rest. After an idle time the first decision, and those
+// that come meanwhile, wait for tasks with Idle, for at most half of the timeout. Once that was too short, no further
+// decision waits. Use returns for how long it has waited.
 func (u *Upkeep) Use(ctx context.Context, timeout time.Duration) (waited time.Duration) {
 	if u == nil || u.used.Load() || u.ended.Load() {
 		return 0
@@ -198,6 +192,9 @@ func (u *Upkeep) freshLocked() {
 
 // again does a task now, and again later.
 func (u *Upkeep) again(t *Task, begun uint) {
+	if t.InUse != nil && t.InUse() {
+		u.used.Store(true)
+	}
 	if !u.begin(t, begun) {
 		return
 	}
@@ -230,7 +227,13 @@ func (u *Upkeep) again(t *Task, begun uint) {
 func (u *Upkeep) begin(t *Task, begun uint) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if t.busy || t.timer == nil || t.begun != begun {
+	switch {
+	case t.busy:
+		return false
+	case t.timer == nil: // it has ended
+		u.freshLocked()
+		return false
+	case t.begun != begun:
 		return false
 	}
 	now := time.Now()

@@ -66,8 +66,8 @@ func newLimiter(s store, failed func(error)) *limiter {
 	all := overrides.New(overrides.Config[string]{
 		Store: s, Upkeep: u, Limits: func(text string) (string, error) { return text, nil },
 	})
-	l := &limiter{u, all.Join(&overrides.View[string]{Changed: func() {}}), published.New(s, "P", u).Join()}
-	return l
+	view := all.Join(&overrides.View[string]{Changed: func() {}, Waits: func() bool { return false }})
+	return &limiter{u, view, published.New(s, "P", u).Join()}
 }
 
 // decide makes a decision on a client, and returns what overrides its limits.
@@ -112,6 +112,25 @@ func TestAnIdleProcessRests(t *testing.T) {
 		l.End()
 		time.Sleep(republish)
 		require.Zero(t, calls(time.Hour), "it has ended")
+	})
+}
+
+// TestADecisionThatWaitsForATaskGoesOnAtItsEnd, however long the timeout, also if upkeep ends meanwhile.
+func TestADecisionThatWaitsForATaskGoesOnAtItsEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var hangs atomic.Bool
+		u := upkeep.New(upkeep.Config{Failed: func(error) {}, Denied: func(error) bool { return false }})
+		u.Add(&upkeep.Task{Every: interval, Idle: idleLook, Do: func(ctx context.Context) error {
+			if hangs.Load() {
+				<-ctx.Done()
+			}
+			return ctx.Err()
+		}})
+		u.Use(t.Context(), time.Hour)
+		time.Sleep(time.Hour)
+		hangs.Store(true)
+		time.AfterFunc(time.Second, u.End)
+		require.Equal(t, 5*time.Second, u.Use(t.Context(), time.Hour))
 	})
 }
 

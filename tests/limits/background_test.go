@@ -1,6 +1,7 @@
 package limits_test
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -8,6 +9,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 	"weak"
 
@@ -85,6 +87,25 @@ func TestAnIdleProcessKnowsAnOverrideAtOnce(t *testing.T) {
 	}
 }
 
+// TestACallerThatWaitsKnowsAnOverrideWithinASecond, though nobody else decides.
+func TestACallerThatWaitsKnowsAnOverrideWithinASecond(t *testing.T) {
+	t.Parallel()
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		p := testkit.NewPolicy(t, testkit.NewOperated(t, b.Redis), "api", ginlimit.PerDay(1))
+		testkit.NewPolicy(t, testkit.NewOperated(t, b.Redis, ginlimit.WithoutOverrides()), "other", ginlimit.PerDay(1))
+		testkit.Must(p.Allow(t.Context(), "ann"))
+		done := make(chan error, 1)
+		go func() { done <- p.Wait(t.Context(), "ann") }()
+		time.Sleep(time.Hour + 3*time.Second) // and not just before a look of an idle process
+		o := override("ann", ginlimit.PerSecond(100))
+		require.NoError(t, testkit.NewOperated(t, b.Connect(t)).Override(t.Context(), o))
+		time.Sleep(time.Second)
+		synctest.Wait()
+		require.Len(t, done, 1)
+		require.NoError(t, <-done)
+	})
+}
+
 // TestALateLookDelaysNoDecision by more than its timeout and a tenth, which is for the look too.
 func TestALateLookDelaysNoDecision(t *testing.T) {
 	t.Parallel()
@@ -119,6 +140,39 @@ func TestALateLookDelaysNoDecision(t *testing.T) {
 		hangs.Store(false)
 		time.Sleep(time.Minute)
 	})
+}
+
+// TestALateLookDelaysNoMethod by more than that either.
+func TestALateLookDelaysNoMethod(t *testing.T) {
+	t.Parallel()
+	const timeout = 50 * time.Millisecond
+	for name, call := range map[string]func(ctx context.Context, p *ginlimit.Policy) error{
+		"Peek":   func(ctx context.Context, p *ginlimit.Policy) error { return testkit.Err(p.Peek(ctx, "ann")) },
+		"Status": func(ctx context.Context, p *ginlimit.Policy) error { return testkit.Err(p.Status(ctx, "ann")) },
+		"Refund": func(ctx context.Context, p *ginlimit.Policy) error { return p.Refund(ctx, "ann", 1) },
+		"Block":  func(ctx context.Context, p *ginlimit.Policy) error { return p.Block(ctx, "ann", time.Second) },
+		"Reset":  func(ctx context.Context, p *ginlimit.Policy) error { return p.Reset(ctx, "ann") },
+	} {
+		testkit.RunInBubble(t, name, func(t *testing.T, b *testkit.Bubble) {
+			var hangs atomic.Bool
+			b.Redis.AddHook(testkit.EveryCall(func(send func() error) error {
+				if hangs.Load() {
+					time.Sleep(3 * time.Second)
+				}
+				return send()
+			}))
+			l := testkit.NewOperated(t, struct{ redis.UniversalClient }{b.Redis}, ginlimit.WithTimeout(timeout))
+			p := testkit.NewPolicy(t, l, "api", ginlimit.PerMinute(3))
+			testkit.Must(p.Allow(t.Context(), "ann"))
+			time.Sleep(time.Hour)
+			hangs.Store(true)
+			start := time.Now()
+			require.ErrorIs(t, call(t.Context(), p), ginlimit.ErrUnavailable)
+			require.LessOrEqual(t, time.Since(start), timeout+timeout/10)
+			hangs.Store(false)
+			time.Sleep(time.Minute)
+		})
+	}
 }
 
 // TestLimitersOfAClientKeepTheirOptions, and none ends what another does.

@@ -46,7 +46,7 @@ func TestFurtherScripts(t *testing.T) {
 	require.EqualValues(t, 2, rdb.HLen(t.Context(), wire.OverrideKeys("p")[0]).Val(), "the stamp, and the first")
 
 	publish := func(at time.Duration, process string) any {
-		p := wire.Publication{Process: process, Now: now.Add(at), Life: 3 * time.Minute, MostTexts: 2, MostMembers: 2,
+		p := wire.Publication{Process: process, Now: now.Add(at), Life: 3 * time.Minute, MaxTexts: 2, MaxMembers: 2,
 			Texts: map[string]string{"a": "A"}}
 		return call("publish", wire.PolicyKeys("p"), p.Encode()...)
 	}
