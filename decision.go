@@ -318,7 +318,7 @@ func (l *Limiter) settle(ctx context.Context, actual []int64, charges []engine.C
 	began := time.Now()
 	return l.engine.Settle(ctx, actual, charges, func(ctx context.Context, answers []engine.Answer) {
 		for i := range answers {
-			if t, a := of(i), &answers[i]; l.observers != nil && t.phase == settled && a.Failed == nil {
+			if t, a := of(i), &answers[i]; l.observers != nil && t.result.Allowed && a.Failed == nil { // else nothing was taken
 				t.recordSettled(ctx, began, actual[i], a)
 			}
 		}

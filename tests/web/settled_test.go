@@ -228,3 +228,26 @@ func TestASettlementOfACallerThatHasLeftMakesAnEvent(t *testing.T) {
 			Remaining: 96, ResetAfter: 144 * time.Second, Source: ginlimit.FromRedis, Cost: 4}}, seen.untimed())
 	})
 }
+
+// TestADryRunThatDeniesSettlesNothing, as it took nothing: a reservation of others beside it makes no Event of it.
+func TestADryRunThatDeniesSettlesNothing(t *testing.T) {
+	t.Parallel()
+	onBothStores(t, "p", func(t *testing.T, l *testkit.Limiter, seen *events, _ ginlimit.Source) {
+		p := testkit.NewPolicy(t, l, "p", ginlimit.PerHour(100))
+		for burst, want := range map[int][]string{5: {"p"}, 50: {"p", "50"}} {
+			name := strconv.Itoa(burst)
+			trial := testkit.NewPolicy(t, l, name, ginlimit.PerHour(burst), ginlimit.WithDryRun())
+			r := testkit.Must(ginlimit.ReserveAll(t.Context(), ginlimit.Charge{Policy: p, Client: "u", N: 10},
+				ginlimit.Charge{Policy: trial, Client: "u", N: 10}))
+			require.True(t, r.OK())
+			seen.untimed()
+			require.NoError(t, r.Settle(t.Context(), 7, 7))
+			var settled []string
+			for _, e := range seen.untimed() {
+				require.Zero(t, e.Cause)
+				settled = append(settled, e.Name)
+			}
+			require.Equal(t, want, settled)
+		}
+	})
+}
