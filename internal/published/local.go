@@ -11,19 +11,28 @@ import (
 
 // Local is a [Store] in this process. The zero Local is empty.
 type Local struct {
-	mu        sync.Mutex // guards the field below
-	published wire.Publication
+	mu    sync.Mutex // guards the fields below
+	texts map[string]string
+	seen  map[string]map[string]time.Time // by the name of a text and of a process
 }
 
 // Publish implements [Store].
 func (l *Local) Publish(_ context.Context, p *wire.Publication) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.published.Texts == nil {
-		l.published.Texts = map[string]string{}
+	if l.texts == nil {
+		l.texts, l.seen = map[string]string{}, map[string]map[string]time.Time{}
 	}
-	l.published.Process = p.Process
-	maps.Copy(l.published.Texts, p.Texts)
+	maps.Copy(l.texts, p.Texts)
+	for name := range p.Texts {
+		l.seen[name] = map[string]time.Time{p.Process: p.Now}
+	}
+	for name := range l.texts {
+		if p.Now.Sub(l.seen[name][p.Process]) >= p.Life {
+			delete(l.texts, name)
+			delete(l.seen, name)
+		}
+	}
 	return len(p.Texts), nil
 }
 
@@ -31,9 +40,5 @@ func (l *Local) Publish(_ context.Context, p *wire.Publication) (int, error) {
 func (l *Local) Published(context.Context) (map[string]string, map[string]map[string]time.Time, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	seen := map[string]map[string]time.Time{}
-	for name := range l.published.Texts {
-		seen[name] = map[string]time.Time{l.published.Process: time.Now()}
-	}
-	return maps.Clone(l.published.Texts), seen, nil
+	return maps.Clone(l.texts), maps.Clone(l.seen), nil
 }

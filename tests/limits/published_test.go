@@ -14,8 +14,8 @@ import (
 // TestPoliciesSayWhoseClientsTheyCount: what methods alone decide on has no key function, until a handler serves it.
 func TestPoliciesSayWhoseClientsTheyCount(t *testing.T) {
 	t.Parallel()
-	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-		l, ctx := testkit.NewOperated(t, b.Redis), t.Context()
+	test := func(t *testing.T, l *testkit.Limiter, operator func() *testkit.Limiter) {
+		ctx := t.Context()
 		worker := testkit.NewPolicy(t, l, "account", ginlimit.PerMinute(9), ginlimit.WithKey(ginlimit.ByHeader("X")))
 		web := testkit.NewPolicy(t, l, "web", ginlimit.PerMinute(9))
 		router := testkit.Serve(web.Handler())
@@ -24,7 +24,7 @@ func TestPoliciesSayWhoseClientsTheyCount(t *testing.T) {
 			testkit.Must(worker.Allow(ctx, "customer 7"))
 			require.Equal(t, 200, testkit.Get(router, "/").Code)
 			time.Sleep(4 * time.Minute) // what was published before is gone
-			all := testkit.Must(testkit.NewOperated(t, b.Connect(t)).Policies(ctx))
+			all := testkit.Must(operator().Policies(ctx))
 			require.Len(t, all, 2)
 			return all[0], all[1]
 		}
@@ -39,6 +39,13 @@ func TestPoliciesSayWhoseClientsTheyCount(t *testing.T) {
 		require.True(t, account.Handler)
 		require.Equal(t, "ByHeader", account.Key)
 		require.True(t, served.Handler, "its methods are no other policy")
+	}
+	testkit.RunInBubble(t, "Redis", func(t *testing.T, b *testkit.Bubble) {
+		test(t, testkit.NewOperated(t, b.Redis), func() *testkit.Limiter { return testkit.NewOperated(t, b.Connect(t)) })
+	})
+	testkit.RunSynctest(t, "in the process", func(t *testing.T) {
+		l := testkit.NewLocal(t)
+		test(t, l, func() *testkit.Limiter { return l })
 	})
 }
 
