@@ -65,15 +65,19 @@ func wrongNumber(format string, args ...any) error {
 	return &OverrideError{Index: -1, Err: invalid(format, args...)}
 }
 
-// faultsIn returns the errors that [errors.Join] has joined.
-func faultsIn(err error) []error {
-	if joined, ok := err.(interface{ Unwrap() []error }); ok {
-		return joined.Unwrap()
-	}
-	if err == nil {
+// faultsIn returns the errors that [errors.Join] has joined, also those of joined errors.
+func faultsIn(err error) (faults []error) {
+	joined, ok := err.(interface{ Unwrap() []error })
+	switch {
+	case err == nil:
 		return nil
+	case !ok:
+		return []error{err}
 	}
-	return []error{err}
+	for _, one := range joined.Unwrap() {
+		faults = append(faults, faultsIn(one)...)
+	}
+	return faults
 }
 
 // missingHeader is the error of a request without a required header.

@@ -246,6 +246,9 @@ func (o Override) check() (faults overrideFaults) {
 func (l *Limiter) checkLimits(o Override, published func() ([]PolicyInfo, error)) (faults overrideFaults, err error) {
 	if p := l.policies.get(o.Policy); p != nil {
 		own, err := p.under(o.Limits)
+		if bad := (*unusable)(nil); errors.As(err, &bad) {
+			err = bad.error // each of its faults is one of the override
+		}
 		if err == nil {
 			err = p.counts.checkLeft(own)
 		}

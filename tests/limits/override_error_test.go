@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gin-gonic/gin"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
@@ -24,6 +25,8 @@ func TestBadOverridesNameTheirFields(t *testing.T) {
 	ctx := t.Context()
 	l := testkit.NewLocal(t)
 	testkit.NewPolicy(t, l, "api", ginlimit.PerMinute(3))
+	testkit.NewPolicy(t, l, "shared", ginlimit.PerMinute(3), ginlimit.WithShares(
+		func(*gin.Context) (string, int) { return "", 1 }))
 	good := override("good", ginlimit.PerMinute(9))
 	with := func(change func(o *ginlimit.Override)) ginlimit.Override {
 		o := good
@@ -51,7 +54,11 @@ func TestBadOverridesNameTheirFields(t *testing.T) {
 		"two limits":      {limits(ginlimit.Limit{}, ginlimit.InFlight(-1)), []string{"Limits", "Limits"}},
 		"slots alone":     {limits(ginlimit.InFlight(1)), []string{"Limits"}},
 		"an unnamed zone": {limits(unnamedZone()), []string{"Limits"}},
-		"all":             {ginlimit.Override{Limits: []ginlimit.Limit{{}}, Note: "\n"}, []string{"Policy", "Note", "Until", "Limits"}},
+		"two of shares": {with(func(o *ginlimit.Override) {
+			o.Policy, o.Limits = "shared", []ginlimit.Limit{ginlimit.PerMinute(3), ginlimit.InFlight(3)}
+			o.Limits[0].Algorithm = ginlimit.FixedWindow
+		}), []string{"Limits", "Limits"}},
+		"all": {ginlimit.Override{Limits: []ginlimit.Limit{{}}, Note: "\n"}, []string{"Policy", "Note", "Until", "Limits"}},
 	} {
 		for index, all := range [][]ginlimit.Override{{row.bad}, {good, row.bad}} {
 			if name == "a client twice" && index == 0 {
