@@ -338,6 +338,10 @@ func (p *Policy) Traits(traits.Key) (traits.Traits[Limit, *Reservation], bool) {
 		Options: p.used, Shares: p.counts.shares != nil, Bans: p.counts.ban != nil, DryRun: p.dryRun,
 		LimitFunc: p.counts.limitFunc != nil, Leases: p.counts.lease > 0 && !p.limiter.engine.IsLocal(),
 		CheckBlock: p.limits.checkBlockable, Lower: p.lower, Wait: p.waitN, Later: p.limiter.engine.Later,
+		Override: func(client string) []Limit {
+			p.limiter.upkeep.Use(context.Background(), 0)
+			return p.overrideOf(client)
+		},
 		Reserve: func(ctx context.Context, client string, n int, w traits.Waiting) (*Reservation, error) {
 			return reserve(ctx, w, Charge{p, client, n})
 		},

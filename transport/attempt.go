@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptrace"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -40,6 +41,8 @@ type progress struct {
 	key     string
 	first   *stop // as the attempt has it
 	waiting traits.Waiting
+
+	override []ginlimit.Limit // by which it waits; nil is none
 }
 
 // progress returns the progress of a request that has not begun.
@@ -50,7 +53,9 @@ func (t *transport) progress() *progress {
 		p.getConn = func(string) { p.begun.Store(true) }
 		p.gotConn = p.connected
 		p.waiting = traits.Waiting{
-			Max: maxWait, Length: maxQueue, Leaves: func() bool { return t.stops.holds(p.key, p.first) },
+			Max: maxWait, Length: maxQueue, Leaves: func() bool {
+				return t.stops.holds(p.key, p.first) || !slices.Equal(p.override, t.has.Override(p.key))
+			},
 		}
 	}
 	p.waiting.Since = time.Now()
@@ -94,9 +99,9 @@ func (a *attempt) begin(ctx context.Context, r *http.Request) (err error) {
 		if a.first, err = t.stops.wait(ctx, a.key); err != nil {
 			return err
 		}
-		a.seen.key, a.seen.first = a.key, a.first
+		a.seen.key, a.seen.first, a.seen.override = a.key, a.first, t.has.Override(a.key)
 		t.lowering.wait(ctx, a.key, a.n)
-		if err = a.take(ctx); err == traits.ErrLeft { // as the key is stopped
+		if err = a.take(ctx); err == traits.ErrLeft { // as the key is stopped, or its limits are others
 			a.leave()
 			continue
 		}

@@ -152,3 +152,41 @@ func TestARequestThatNothingWillAllow(t *testing.T) {
 		require.EqualError(t, late, "ginlimit: the limit never allows the request")
 	})
 }
+
+// TestARequestThatWaitsGoesByAnOverride within a second, in its place, however long it has waited.
+func TestARequestThatWaitsGoesByAnOverride(t *testing.T) {
+	hourly := ginlimit.PerHour(1).WithBurst(4)
+	for name, policy := range map[string][]ginlimit.PolicyOption{
+		"reserved":   limits(hourly),
+		"leased":     append(limits(hourly), ginlimit.WithLease(time.Second)),
+		"with slots": limits(hourly, ginlimit.InFlight(2)),
+	} {
+		t.Run(name, func(t *testing.T) {
+			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+				own := testkit.NewPolicy(t, testkit.NewOperated(t, b.Redis), "partner", policy...)
+				operator := testkit.NewOperated(t, b.Connect(t))
+				testkit.NewPolicy(t, operator, "partner", policy...)
+				p := newPartner(nil)
+				client := &http.Client{Transport: testkit.Must(transport.New(own, p))}
+				for {
+					ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+					_, err := get(ctx, client, url)
+					cancel()
+					if err != nil {
+						break
+					}
+				}
+				sent, waits := len(p.calls()), make(chan error)
+				go func() { waits <- testkit.Err(get(t.Context(), client, url)) }()
+				time.Sleep(10 * time.Minute)
+				require.Len(t, p.calls(), sent)
+				require.NoError(t, operator.Override(t.Context(), ginlimit.Override{
+					Policy: "partner", Limits: []ginlimit.Limit{ginlimit.PerSecond(100)}, Until: time.Now().Add(time.Hour),
+				}))
+				start := time.Now()
+				require.NoError(t, <-waits)
+				require.Less(t, time.Since(start), time.Second)
+			})
+		})
+	}
+}

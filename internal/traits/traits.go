@@ -30,6 +30,10 @@ type Traits[Limit, Reservation any] struct {
 	// ends f alone. It is false, and f is not called, if the limiter is closed.
 	Later func(f func(context.Context)) bool
 
+	// Override returns the limits that override a client's, or nil. It is for a request that waits: a process in which
+	// one does is not idle.
+	Override func(client string) []Limit
+
 	// Reserve is Reserve, and Wait is WaitN, of a request that waits as a Waiting says.
 	Reserve func(ctx context.Context, client string, n int, w Waiting) (Reservation, error)
 	Wait    func(ctx context.Context, client string, n int, w Waiting) error
