@@ -41,6 +41,9 @@ func (w *waiter) rest() (context.Context, context.CancelFunc) {
 // ban bans the clients whose tokens come too late, as the request is denied: while it waits, none is banned. If
 // there are tokens meanwhile, it tries once more.
 func (w *waiter) ban(l lack) error {
+	if !slices.ContainsFunc(w.Answers, denies) {
+		return nil
+	}
 	ctx, cancel := w.rest() // of all calls
 	defer cancel()
 	_, again, err := w.banEach(ctx, func(i int) bool {
