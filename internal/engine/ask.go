@@ -45,7 +45,7 @@ type Ask struct {
 	Leases  bool          // leased tokens may serve, and tokens be taken ahead
 	Failure Failure       // what happens if the store does not decide
 	Settles bool          // what is taken may be given back
-	Recalls bool          // what is taken for a caller that has left is given back
+	Recalls bool          // what is taken late is given back if nobody has decided, as for a caller that has left
 	Report  rules.Report  // which statuses are wanted
 	Queue   Queue         // how the request waits for what it lacks of this Ask
 	scope   rules.Scope   // all of the set, but for a look that leaves slots out

@@ -180,7 +180,7 @@ func (e *Engine) decideByBoth(ctx context.Context, c *dispatch.Call, ask *Ask, a
 	charge := Charge{of: ask.Subject, n: op.N}
 	if err = e.store.Do(ctx, own); err != nil {
 		e.leases.PutBack(part)
-		e.recallOne(ctx, own, ask)
+		e.recallOne(ctx, own, ask, err)
 		return false, err
 	}
 	if _, allowed := ask.Set.Fit(rules.All, own.States, own.Op); !allowed {

@@ -47,9 +47,9 @@ func (e *Engine) recall(c *dispatch.Call, asks []*Ask, calls []*dispatch.Call) b
 	return true
 }
 
-// recallOne is recall of one Ask whose caller has left, if it wants that.
-func (e *Engine) recallOne(ctx context.Context, c *dispatch.Call, ask *Ask) bool {
-	if !ask.Recalls || !left(ctx) || !e.background.Begin() {
+// recallOne is recall of one Ask on which nobody decides after an error of the store, if its caller wants that.
+func (e *Engine) recallOne(ctx context.Context, c *dispatch.Call, ask *Ask, err error) bool {
+	if !ask.Recalls || !e.failsClosed(ctx, ask, err) || !e.background.Begin() {
 		return false
 	}
 	defer e.background.Done()

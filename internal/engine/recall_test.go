@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"context"
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -59,6 +60,26 @@ func TestWhatIsTakenForACallerThatHasLeftIsGivenBack(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestWhatIsTakenAfterTheTimeoutIsGivenBack, if the caller wants that and this process does not decide instead.
+func TestWhatIsTakenAfterTheTimeoutIsGivenBack(t *testing.T) {
+	for _, recalls := range []bool{true, false} {
+		inBubbleRun(t, fmt.Sprint(recalls), func(t *testing.T, b *bench) {
+			e, want := b.redis(t), int64(9)
+			one := ask("k", setOf(perHour(10)))
+			one.Settles, one.Failure, one.Recalls = true, engine.FailClosed, recalls
+			require.EqualValues(t, want, take(t, e, 1, one).Remaining)
+			b.Late.Store(int64(2 * timeout))
+			require.ErrorIs(t, takeN(t.Context(), e, 2, []engine.Ask{one}, make([]engine.Answer, 1)), engine.ErrUnavailable)
+			b.Late.Store(0)
+			time.Sleep(3 * timeout)
+			if !recalls {
+				want -= 2
+			}
+			require.Equal(t, want, left(t, e, one))
+		})
 	}
 }
 

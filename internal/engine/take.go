@@ -54,7 +54,7 @@ func (e *Engine) take(ctx context.Context, ask *Ask, answer *Answer) (err error)
 		err = e.askStore(ctx, c, ask, answer)
 	}
 	if err != nil {
-		e.recallOne(ctx, c, ask)
+		e.recallOne(ctx, c, ask, err)
 		return e.fallBack(ctx, c, ask, answer, err)
 	}
 	return nil
