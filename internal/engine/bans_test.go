@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strconv"
@@ -329,4 +330,25 @@ func TestWhatABanFindsIsGivenBack(t *testing.T) {
 			require.Equal(t, ends, <-waits != nil)
 		})
 	}
+}
+
+// TestWhoWaitsIntoAnotherPeriodIsNotBannedForTheOneBefore.
+func TestWhoWaitsIntoAnotherPeriodIsNotBannedForTheOneBefore(t *testing.T) {
+	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
+		time.Sleep(24*time.Hour - time.Minute)
+		set, ban := daily(5), bucket.NewBan(60_000, 60_000)
+		require.True(t, take(t, e, 4, ask("k", set.WithPeriods(time.Now().Add(time.Hour)))).Allowed, "of both days")
+		set.Guard(&ban, nil)
+		require.True(t, take(t, e, 1, ask("k", set)).Allowed)
+		ctx, cancel := context.WithCancel(t.Context())
+		first := waits(ctx, e, 2, ask("k", set), new(engine.Answer))
+		q := engine.Queue{Length: 5, Wait: 2 * time.Minute}
+		second, answers := ask("k", set), make([]engine.Answer, 1)
+		require.NoError(t, takeInLine(t.Context(), e, 1, []engine.Ask{second}, answers, q))
+		require.Equal(t, 2*time.Minute, answers[0].Waited.Round(time.Second))
+		require.False(t, answers[0].Allowed || answers[0].Banned)
+		cancel()
+		require.ErrorIs(t, <-first, context.Canceled)
+		require.True(t, take(t, e, 1, ask("k", set.Now())).Allowed)
+	})
 }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"runtime"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -222,34 +224,35 @@ func TestCloseDoesNotWaitForHooksThatHang(t *testing.T) {
 	})
 }
 
-// TestASlotOfACallWhoseHookPanicsIsFree when Redis hears of it.
+// TestASlotOfACallWhoseHookPanicsIsFree, as Redis may have granted it: also if the hook ends the caller's goroutine.
 func TestASlotOfACallWhoseHookPanicsIsFree(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *bench) {
-		rdb := b.ConnectInline(t)
-		var panics atomic.Bool
-		rdb.AddHook(testkit.EveryScript(func(send func() error) error {
-			err := send()
-			if panics.Load() {
-				panic("a hook")
+	for name, end := range map[string]func(){"panic": func() { panic("a hook") }, "goexit": runtime.Goexit} {
+		inBubbleRun(t, name, func(t *testing.T, b *bench) {
+			rdb := b.ConnectInline(t)
+			var ends atomic.Bool
+			rdb.AddHook(testkit.EveryScript(func(send func() error) error {
+				err := send()
+				if ends.Load() {
+					end()
+				}
+				return err
+			}))
+			e, other := b.start(t, rdb, engine.Config{}, 0), b.redis(t)
+			for range 3 {
+				take(t, e, 1, ask("warm", setOf(perHour(1000))))
 			}
-			return err
-		}))
-		e, other := b.start(t, rdb, engine.Config{}, 0), b.redis(t)
-		for range 3 {
-			take(t, e, 1, ask("warm", setOf(perHour(1000))))
-		}
-		panics.Store(true)
-		one := acquiring("k", 1)
-		func() {
-			defer func() { _ = recover() }()
-			_ = takeN(t.Context(), e, 1, []engine.Ask{one}, make([]engine.Answer, 1))
-		}()
-		panics.Store(false)
-		time.Sleep(2 * time.Second)
-		require.Zero(t, e.Stats().Slots)
-		a := take(t, other, 1, one)
-		require.True(t, a.HasSlot())
-	})
+			ends.Store(true)
+			one := acquiring("k", 1)
+			var caller sync.WaitGroup
+			caller.Go(func() { _ = takeN(t.Context(), e, 1, []engine.Ask{one}, make([]engine.Answer, 1)) })
+			caller.Wait()
+			ends.Store(false)
+			time.Sleep(2 * time.Second)
+			require.Zero(t, e.Stats().Slots)
+			a := take(t, other, 1, one)
+			require.True(t, a.HasSlot())
+		})
+	}
 }
 
 // TestAnAnswerThatIsLateIsNobodyElses: the call that it is for is not used again.

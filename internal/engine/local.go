@@ -132,12 +132,8 @@ func (m *member) alone(e *Engine) local {
 
 // local returns what this process does for a member by a set, with the states that it finds.
 func (m *member) local(set *rules.Set, found []bucket.State) local {
-	op := m.call.Op
-	if op.Charges > 1 {
-		op.Charges = min(op.Charges, set.Burst)
-	}
 	return local{
-		member: m, Part: memory.Part{Key: m.call.Key, Buckets: set.Buckets(m.ask.scope), Op: op, States: found},
+		member: m, Part: memory.Part{Key: m.call.Key, Buckets: set.Buckets(m.ask.scope), Op: m.call.Op, States: found},
 		set: set, inUse: func(h inflight.Holders) int64 { return h.Own }, // no other process has any
 	}
 }

@@ -360,3 +360,24 @@ func TestWhatNoWaitingAllowsChargesNothing(t *testing.T) {
 		require.EqualValues(t, 2, b.Scripts.Load())
 	})
 }
+
+// TestWhatARequestHasWaitedBeforeIsOfItsTime: of the timeout, and of the wait in a line.
+func TestWhatARequestHasWaitedBeforeIsOfItsTime(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		e, one := b.redis(t), failing("k", setOf(bucket.NewSlots(1)), engine.FailLocal)
+		take(t, e, 1, one)
+		one.N = 1
+		for queue, row := range map[engine.Queue][2]time.Duration{
+			{}: {40 * ms, 20 * ms}, {Length: 1, Wait: time.Second}: {0, 970 * ms},
+		} {
+			b.Delay.Store(int64(row[0]))
+			one.Queue = queue
+			start := time.Now()
+			require.NoError(t, e.Take(t.Context(), engine.Request{
+				Asks: []engine.Ask{one}, Answers: make([]engine.Answer, 1), Waited: 30 * ms,
+			}))
+			require.LessOrEqual(t, time.Since(start), row[1])
+			time.Sleep(time.Second)
+		}
+	})
+}

@@ -132,6 +132,25 @@ func TestSetsThatCountNothingAreAnsweredAtOnce(t *testing.T) {
 	})
 }
 
+// TestALookThatFindsTokensEndsTheDenialThatWasRemembered: whoever hears of them gets them.
+func TestALookThatFindsTokensEndsTheDenialThatWasRemembered(t *testing.T) {
+	for name, set := range map[string]*rules.Set{
+		"a limit": setOf(perHour(1)), "beside a ban": setOf(perHour(1), bucket.NewBan(60_000, 60_000)),
+		"beside slots": setOf(perHour(1), bucket.NewSlots(5)),
+	} {
+		inBubbleRun(t, name, func(t *testing.T, b *bench) {
+			e, one := b.redis(t), ask("k", set)
+			take(t, e, 1, one)
+			require.False(t, take(t, e, 1, one).Allowed)
+			require.NoError(t, b.redis(t).Reset(t.Context(), &one))
+			var answer engine.Answer
+			require.NoError(t, e.Peek(t.Context(), &one, &answer))
+			require.True(t, answer.Allowed)
+			require.True(t, take(t, e, 1, one).Allowed)
+		})
+	}
+}
+
 // TestADenialIsRememberedUntilTokensAreTaken or a second is over.
 func TestADenialIsRememberedUntilTokensAreTaken(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
