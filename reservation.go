@@ -32,6 +32,7 @@ type Reservation struct {
 	result   Result
 	results  []Result
 	taken    []engine.Charge // one for each charge; the zero Charge is nothing
+	dry      bool            // all policies are dry runs, which deny nothing
 	settled  atomic.Bool
 	released atomic.Bool
 	dropped  runtime.Cleanup // what releases the slots if nobody does
@@ -193,6 +194,7 @@ func (d *decision) charge(ctx context.Context, charges []Charge) error {
 // hold fills in what was decided and taken. If the request is denied, only dry runs have taken anything, of
 // which the tokens stay taken.
 func (r *Reservation) hold(d *decision, allowed bool) {
+	r.dry = !slices.ContainsFunc(d.parts, func(t part) bool { return !t.policy.dryRun })
 	r.parts, r.results, r.taken = d.parts, r.one.results[:0], r.one.taken[:]
 	if len(d.parts) > 1 {
 		r.taken = make([]engine.Charge, len(d.parts))
@@ -236,9 +238,9 @@ func (p *Policy) warnDropped() {
 	}
 }
 
-// OK reports whether all charges were allowed, so that the work may begin. It stays so after
-// Release and Cancel.
-func (r *Reservation) OK() bool { return r.made() && r.result.Allowed }
+// OK reports whether all charges were allowed, or are dry runs, so that the work may begin. It stays
+// so after Release and Cancel.
+func (r *Reservation) OK() bool { return r.made() && (r.result.Allowed || r.dry) }
 
 // Result returns the decision: the result of [Reservation.Results] closest to exhaustion, a dry run's only if
 // all are. It is zero for a nil Reservation.
@@ -294,7 +296,7 @@ func (r *Reservation) settle(ctx context.Context, actual []int64) error {
 	if err := r.limiter.engine.Ready(context.Background()); err != nil { // it is closed
 		return err
 	}
-	if r.settled.Swap(true) {
+	if r.settled.Swap(true) || !r.result.Allowed { // dry runs that would have denied hold nothing
 		return nil
 	}
 	return errors.Join(r.limiter.settle(ctx, actual, r.taken, func(i int) *part { return &r.parts[i] })...)

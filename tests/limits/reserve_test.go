@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/gin-gonic/gin"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
@@ -280,4 +281,25 @@ func TestAReservationOfACallerThatLeavesIsGivenBack(t *testing.T) {
 		time.Sleep(time.Second)
 		require.Equal(t, 19, testkit.Must(p.Peek(t.Context(), "ann")).Remaining)
 	})
+}
+
+// TestADryRunDeniesNoReservation: whoever asks OK begins the work, and Result says what a policy in force would have
+// decided. There is nothing to settle.
+func TestADryRunDeniesNoReservation(t *testing.T) {
+	t.Parallel()
+	l := testkit.Must(ginlimit.NewLocal(ginlimit.WithClientObserver(func(_ context.Context, e ginlimit.Event, _ string) {
+		assert.NotEqual(t, ginlimit.OutcomeSettled, e.Outcome)
+	})))
+	defer func() { require.NoError(t, l.Close()) }()
+	dry := testkit.Must(l.Policy("dry", ginlimit.PerHour(3), ginlimit.WithDryRun()))
+	other := testkit.Must(l.Policy("other", ginlimit.PerHour(9), ginlimit.WithDryRun()))
+	inForce := testkit.Must(l.Policy("in force", ginlimit.PerHour(3)))
+	r := testkit.Must(ginlimit.ReserveAll(t.Context(), charge(dry, "k", 4), charge(other, "k", 4)))
+	require.True(t, r.OK())
+	require.False(t, r.Result().Allowed)
+	require.NoError(t, r.Settle(t.Context(), 1, 1))
+	require.NoError(t, r.Cancel(t.Context()))
+	require.Equal(t, 9, testkit.Must(other.Peek(t.Context(), "k")).Remaining)
+	r = testkit.Must(ginlimit.ReserveAll(t.Context(), charge(dry, "k", 1), charge(inForce, "k", 4)))
+	require.False(t, r.OK())
 }
