@@ -149,9 +149,6 @@ func (e *Engine) end(l *local, takes bool, sent time.Time) {
 	if ask.Settles {
 		answer.receipt = newReceipt(e.Timeout, sent, l.States)
 	}
-	if answer.RetryAfter == rules.Never && answer.Source == FromLocal && l.Op.N <= ask.Set.Burst {
-		answer.RetryAfter = l.set.RetryAfterPeriods(ask.scope, l.States, l.Op.N)
-	}
 	e.endAttempt(l.call, answer)
 }
 

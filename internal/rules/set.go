@@ -47,6 +47,7 @@ type Set struct {
 
 	share    *atomic.Pointer[Set] // the latest that Share has returned; nil if it is computed each time
 	replicas int64                // of a share: the processes that share the limits
+	whole    *Set                 // of a share: what is shared
 }
 
 // Facts are what is known of a set, whatever is asked of it, so that no request finds it out again.
@@ -174,7 +175,7 @@ func (s *Set) Share(replicas int64) *Set {
 		}
 	}
 	share := *s
-	share.share, share.replicas, share.later, share.lease = nil, replicas, nil, lease{}
+	share.share, share.replicas, share.whole, share.later, share.lease = nil, replicas, s, nil, lease{}
 	share.resources = make([]bucket.Bucket, len(s.resources))
 	for i := range s.resources {
 		share.resources[i] = s.resources[i].Share(replicas)

@@ -119,7 +119,7 @@ func (s *Set) Judge(scope Scope, found []bucket.State, n, charges int64, allowed
 			Remaining: b.Remaining(after.Level), ResetAfter: duration(b.ResetAfter(after)),
 		}
 		if !allowed {
-			this.RetryAfter = duration(b.RetryAfter(after, n))
+			this.RetryAfter = s.retryAfter(i, b, after, n)
 		}
 		var share tenantShare
 		if s.Divided {
@@ -138,7 +138,7 @@ func (s *Set) Judge(scope Scope, found []bucket.State, n, charges int64, allowed
 			closest = this
 		}
 		if report > ReportDenying || report == ReportDenying && !allowed {
-			statuses = appendStatus(statuses, i, b, found[i], after, n, allowed, banned, share, report)
+			statuses = s.appendStatus(statuses, i, b, found[i], after, n, allowed, banned, share, report)
 		}
 	}
 	switch {
@@ -194,25 +194,19 @@ func (t *tenantShare) restrict(v *Verdict, allowed bool) {
 	v.ResetAfter = max(v.ResetAfter, t.retry)
 }
 
-// RetryAfterPeriods returns when n tokens that are more than the share of a calendar quota, but not
-// more than the quota, may be allowed: when all periods whose shares are too small have ended, and
-// the other resources have room.
-func (s *Set) RetryAfterPeriods(scope Scope, found []bucket.State, n int64) (wait time.Duration) {
-	buckets, now := s.Buckets(scope), time.Now().UnixMilli()
-	for i := range buckets {
-		b := &buckets[i]
-		ms := b.RetryAfter(found[i], n)
-		if ms == bucket.Never && b.Ends != 0 {
-			ms = b.Left(now)
-		}
-		wait = max(wait, duration(ms))
+// retryAfter returns when n tokens may fit a resource. For more than the share of a calendar quota, but not more than
+// the quota, that is when the period ends.
+func (s *Set) retryAfter(i int, b *bucket.Bucket, state bucket.State, n int64) time.Duration {
+	ms := b.RetryAfter(state, n)
+	if ms == bucket.Never && s.whole != nil && b.Ends != 0 && n <= s.whole.resources[i].Burst {
+		ms = b.Left(time.Now().UnixMilli())
 	}
-	return wait
+	return duration(ms)
 }
 
 // appendStatus appends the status of a resource, if it denies or every one is wanted. A banned client has nothing left.
-func appendStatus(statuses []Status, i int, b *bucket.Bucket, found, after bucket.State, n int64, allowed bool,
-	banned time.Duration, share tenantShare, report Report) []Status {
+func (s *Set) appendStatus(statuses []Status, i int, b *bucket.Bucket, found, after bucket.State, n int64,
+	allowed bool, banned time.Duration, share tenantShare, report Report) []Status {
 	if b.Kind == bucket.Slots {
 		banned = 0 // they are free or not
 	}
@@ -230,7 +224,7 @@ func appendStatus(statuses []Status, i int, b *bucket.Bucket, found, after bucke
 	if report == ReportFull {
 		status.Reset = duration(b.ResetAfter(after))
 		if denies {
-			status.Retry = duration(b.RetryAfter(after, n))
+			status.Retry = s.retryAfter(i, b, after, n)
 		}
 	}
 	if denies && share.retry > 0 {
