@@ -134,7 +134,7 @@ func (a *attempt) take(ctx context.Context) error {
 	}
 	err := a.t.has.Wait(ctx, a.key, a.n, a.seen.waiting)
 	switch {
-	case errors.Is(err, ginlimit.ErrInvalidArgument): // perhaps a client's own limits have slots
+	case errors.Is(err, ginlimit.ErrInvalidArgument): // nothing allows it, or a client's own limits have slots
 		return a.reserve(ctx)
 	case errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, ginlimit.ErrUnavailable):
 		waited := time.Since(a.seen.waiting.Since)
@@ -161,8 +161,6 @@ func (a *attempt) reserve(ctx context.Context) (err error) {
 		return &TooLateError{}
 	case err != nil || result.Allowed:
 		return err
-	case result.RetryAfter == ginlimit.Never:
-		return fmt.Errorf("%w: %s never allows %d at once", ginlimit.ErrInvalidArgument, result.Limit, a.n)
 	}
 	return &TooLateError{result.RetryAfter}
 }

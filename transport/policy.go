@@ -1,7 +1,6 @@
 package transport
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -27,43 +26,61 @@ var ginOptions = []struct{ name, instead string }{
 	{"WithErrorHandler", "leave it out"},
 }
 
-// adopt takes over the policy, or reports every reason why a transport cannot use it.
-func (t *transport) adopt(p *ginlimit.Policy) error {
-	has, made := p.Traits(traits.Key{})
-	if !made {
-		return invalid("the policy was not made by Limiter.Policy")
-	}
-	own := func(option string) bool { return slices.Contains(has.Options, option) }
-	var errs []error
-	forbid := func(is bool, format string, args ...any) {
-		if is {
-			errs = append(errs, invalid(format, args...))
-		}
-	}
-	for _, option := range ginOptions {
-		forbid(own(option.name), "%s is about requests that Gin serves; %s", option.name, option.instead)
-	}
-	const defaults = "leave it out, or make the policy by a limiter without that default"
-	forbid(has.Bans, "WithBan would ban the key for a request that cannot wait; "+defaults)
-	forbid(has.DryRun, "WithDryRun would let no request wait; "+defaults)
-	forbid(t.settle != nil && own("WithLease"), "WithSettle does not go together with WithLease; leave one of them out")
-	if has.Shares {
-		forbid(true, "a policy WithShares cannot be stopped after a 429; give the transport a policy without it")
-	} else if err := has.CheckBlock(time.Millisecond); err != nil && !has.LimitFunc {
-		forbid(true, "after a 429 the policy stops no other process, as it counts no tokens; give it a rate too, "+
-			"such as ginlimit.PerSecond(100)")
-	} else if err := has.CheckBlock(t.maxStop); err != nil && !has.LimitFunc {
-		forbid(true, "WithMaxStop: %v", err)
-	}
-	if errs != nil {
-		return errors.Join(errs...)
-	}
-	t.policy, t.has = p, has
-	t.leased = has.Leases && t.settle == nil // what is taken ahead cannot be settled
-	return nil
+// config is a transport while [New] makes it.
+type config struct {
+	*transport
+	index int            // of the option that is applied
+	at    map[string]int // the indexes of the options
+	errs  []error        // each a [ginlimit.OptionError]
 }
 
-// invalid returns a [ginlimit.ErrInvalidArgument].
-func invalid(format string, args ...any) error {
-	return fmt.Errorf("%w: transport: %s", ginlimit.ErrInvalidArgument, fmt.Sprintf(format, args...))
+const isNil = ": the function is nil"
+
+// note notes where an option stands, and a fault unless it is ok. It returns ok.
+func (c *config) note(option string, ok bool, format string, args ...any) bool {
+	c.at[option] = c.index
+	c.require(option, ok, format, args...)
+	return ok
+}
+
+// require adds a fault of an option or a parameter unless ok.
+func (c *config) require(option string, ok bool, format string, args ...any) {
+	if ok {
+		return
+	}
+	index, given := c.at[option]
+	if !given {
+		index = -1
+	}
+	text := fmt.Sprintf(format, args...)
+	c.errs = append(c.errs, &ginlimit.OptionError{Index: index, Option: option,
+		Err: fmt.Errorf("%w: transport: %s", ginlimit.ErrInvalidArgument, text)})
+}
+
+// adopt takes over the policy, or adds every reason why a transport cannot use it.
+func (c *config) adopt(p *ginlimit.Policy) {
+	has, made := p.Traits(traits.Key{})
+	if !made {
+		c.require("policy", false, "the policy was not made by Limiter.Policy")
+		return
+	}
+	own := func(option string) bool { return slices.Contains(has.Options, option) }
+	for _, option := range ginOptions {
+		c.require("policy", !own(option.name), "%s is about requests that Gin serves; %s", option.name, option.instead)
+	}
+	const defaults = "leave it out, or make the policy by a limiter without that default"
+	c.require("policy", !has.Bans, "WithBan would ban the key for a request that cannot wait; "+defaults)
+	c.require("policy", !has.DryRun, "WithDryRun would let no request wait; "+defaults)
+	c.require("WithSettle", c.settle == nil || !own("WithLease"),
+		"WithSettle does not go together with WithLease; leave one of them out")
+	if has.Shares {
+		c.require("policy", false, "a policy WithShares cannot be stopped after a 429; give the transport a policy without it")
+	} else if err := has.CheckBlock(time.Millisecond); err != nil {
+		c.require("policy", has.LimitFunc, "after a 429 the policy stops no other process, as it counts no tokens; "+
+			"give it a rate too, such as ginlimit.PerSecond(100)")
+	} else if err := has.CheckBlock(c.maxStop); err != nil {
+		c.require("WithMaxStop", has.LimitFunc, "WithMaxStop: %v", err)
+	}
+	c.policy, c.has = p, has
+	c.leased = has.Leases && c.settle == nil // what is taken ahead cannot be settled
 }

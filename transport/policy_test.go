@@ -15,6 +15,27 @@ import (
 	"github.com/ginlimit/ginlimit/transport"
 )
 
+// fault is what an OptionError is about, and a part of its text.
+type fault struct {
+	index        int
+	option, text string
+}
+
+// requireFaults requires that an error joins these faults, in their order.
+func requireFaults(t *testing.T, err error, want []fault) {
+	t.Helper()
+	joined, ok := err.(interface{ Unwrap() []error })
+	require.True(t, ok, "%v", err)
+	require.Len(t, joined.Unwrap(), len(want), "%v", err)
+	for i, err := range joined.Unwrap() {
+		var of *ginlimit.OptionError
+		require.ErrorAs(t, err, &of)
+		require.ErrorIs(t, err, ginlimit.ErrInvalidArgument)
+		require.Equal(t, want[i], fault{of.Index, of.Option, want[i].text}, "%v", err)
+		require.ErrorContains(t, err, "ginlimit: invalid argument: transport: "+want[i].text)
+	}
+}
+
 // TestBadInput is reported, all of it at once, and sends nothing.
 func TestBadInput(t *testing.T) {
 	t.Parallel()
@@ -37,38 +58,50 @@ func TestBadInput(t *testing.T) {
 	refunds := policy("refunds", hour, ginlimit.WithRefund(func(*gin.Context) bool { return true }))
 	derived := testkit.Derive(t, refunds, ginlimit.WithFloor(1))
 	daily := policy("daily", ginlimit.PerCalendar(100, ginlimit.CalendarDay(nil)))
+	fast := policy("fast", ginlimit.PerSecond(4_000_000_000_000)) // it can be blocked for 37 minutes
+	costs, settles := func(*http.Request) int { return 1 }, func(*http.Response) int { return 1 }
 	leased := testkit.NewPolicy(t, testkit.WithoutRedis(t), "leased", hour, ginlimit.WithLease(time.Second))
 	const day = 24 * time.Hour
+	one := func(index int, option, text string) []fault { return []fault{{index, option, text}} }
+	ofPolicy := func(texts ...string) (all []fault) {
+		for _, text := range texts {
+			all = append(all, fault{-1, "policy", text})
+		}
+		return all
+	}
 	for name, row := range map[string]struct {
 		policy *ginlimit.Policy
 		opts   []transport.Option
-		want   []string
+		want   []fault
 	}{
-		"no policy":            {nil, nil, []string{"policy"}},
-		"a zero policy":        {&ginlimit.Policy{}, nil, []string{"policy"}},
-		"shares":               {shared, nil, []string{"WithShares"}},
-		"a tenant's share":     {shared.Share("a", 1), nil, []string{"WithShares"}},
-		"a limiter's defaults": {defaults, nil, []string{"WithBan", "WithDryRun", "by a limiter without that default"}},
-		"what Gin serves": {served, nil, []string{"WithKey", "WithCost", "WithSettle", "WithQueue", "WithSkip",
-			"WithAllowList",
-			"WithDenyList", "WithHeaders", "WithHeaderFunc", "WithDeniedHandler", "WithErrorHandler"}},
-		"a refund":         {refunds, nil, []string{"WithRefund", "transport.WithSettle"}},
-		"a derived policy": {derived, nil, []string{"WithRefund"}},
-		"slots alone":      {slots, nil, []string{"give it a rate too"}},
-		"no limit":         {free, nil, []string{"give it a rate too"}},
-		"a stop that is too long": {daily, []transport.Option{transport.WithMaxStop(60 * day)},
-			[]string{"WithMaxStop", "a block of 1440h0m0s is too long"}},
-		"a lease and a settlement": {leased, []transport.Option{transport.WithSettle(func(*http.Response) int { return 1 })},
-			[]string{"WithLease"}},
+		"no policy":        {nil, nil, ofPolicy("the policy was not made")},
+		"a zero policy":    {&ginlimit.Policy{}, nil, ofPolicy("the policy was not made")},
+		"shares":           {shared, nil, ofPolicy("a policy WithShares cannot be stopped")},
+		"a tenant's share": {shared.Share("a", 1), nil, ofPolicy("a policy WithShares cannot be stopped")},
+		"a limiter's defaults": {defaults, nil, ofPolicy("WithBan", "WithDryRun would let no request wait; leave it out, or "+
+			"make the policy by a limiter without that default")},
+		"what Gin serves": {served, nil, ofPolicy("WithKey", "WithCost", "WithSettle", "WithQueue", "WithSkip",
+			"WithAllowList", "WithDenyList", "WithHeaders", "WithHeaderFunc", "WithDeniedHandler", "WithErrorHandler")},
+		"a refund":         {refunds, nil, ofPolicy("WithRefund is about requests that Gin serves; give New a transport.WithSettle")},
+		"a derived policy": {derived, nil, ofPolicy("WithRefund")},
+		"slots alone":      {slots, nil, ofPolicy("after a 429 the policy stops no other process")},
+		"no limit":         {free, nil, ofPolicy("after a 429 the policy stops no other process")},
+		"a stop that is too long": {daily, []transport.Option{transport.WithCost(costs), transport.WithMaxStop(60 * day)},
+			one(1, "WithMaxStop", "WithMaxStop: ginlimit: invalid argument: a block of 1440h0m0s is too long")},
+		"a default stop that is too long": {fast, nil, one(-1, "WithMaxStop", "WithMaxStop: ")},
+		"a lease and a settlement": {leased, []transport.Option{transport.WithSettle(settles)},
+			one(0, "WithSettle", "WithSettle does not go together with WithLease")},
 		"nil functions": {plain, []transport.Option{nil, transport.WithKey(nil), transport.WithCost(nil),
-			transport.WithSettle(nil), transport.WithMaxStop(0)},
-			[]string{"option 1 is nil", "WithKey", "WithCost", "WithSettle", "WithMaxStop"}},
+			transport.WithSettle(nil), transport.WithMaxStop(0)}, []fault{{0, "", "option 1 is nil"},
+			{1, "WithKey", "WithKey: the function is nil"}, {2, "WithCost", "WithCost: the function is nil"},
+			{3, "WithSettle", "WithSettle: the function is nil"}, {4, "WithMaxStop", "WithMaxStop(0s): want at least 1s"}}},
+		"options and policy": {nil, []transport.Option{transport.WithCost(nil)},
+			[]fault{{0, "WithCost", "WithCost"}, {-1, "policy", "the policy was not made"}}},
 	} {
-		_, err := transport.New(row.policy, nil, row.opts...)
-		require.ErrorIs(t, err, ginlimit.ErrInvalidArgument, name)
-		for _, want := range row.want {
-			require.ErrorContains(t, err, want, name)
-		}
+		t.Run(name, func(t *testing.T) {
+			_, err := transport.New(row.policy, nil, row.opts...)
+			requireFaults(t, err, row.want)
+		})
 	}
 	require.NoError(t, testkit.Err(transport.New(daily, nil, transport.WithMaxStop(30*day))))
 	failed := errors.New("failed")
@@ -80,7 +113,6 @@ func TestBadInput(t *testing.T) {
 		"no key":           {transport.WithKey(func(*http.Request) (string, error) { return "", nil }), ginlimit.ErrNoKey},
 		"a cost of 0":      {transport.WithCost(func(*http.Request) int { return 0 }), ginlimit.ErrInvalidArgument},
 		"a negative cost":  {transport.WithCost(func(*http.Request) int { return -1 }), ginlimit.ErrInvalidArgument},
-		"a cost above all": {transport.WithCost(func(*http.Request) int { return 101 }), ginlimit.ErrInvalidArgument},
 	} {
 		p := newPartner(nil)
 		calls := testkit.Must(transport.New(plain, p, row.opt))

@@ -25,15 +25,15 @@ import (
 )
 
 // Option configures a transport; nil is an error.
-type Option func(*transport) error
+type Option func(*config)
 
 // WithKey chooses the key that a request counts under, such as the partner's account. The default is the
 // host, in lower case. An empty key and an error are the request's: it is not sent, and the error wraps
 // [ginlimit.ErrNoKey] or what f returned. Do not return a credential: use a name of it.
 func WithKey(f func(*http.Request) (string, error)) Option {
-	return func(t *transport) error {
-		t.key = f
-		return required("WithKey", f == nil)
+	return func(c *config) {
+		c.key = f
+		c.note("WithKey", f != nil, "WithKey"+isNil)
 	}
 }
 
@@ -41,42 +41,36 @@ func WithKey(f func(*http.Request) (string, error)) Option {
 // error. With it the policy counts tokens, and only a response's fields about tokens apply. f must not read
 // the body; use GetBody.
 func WithCost(f func(*http.Request) int) Option {
-	return func(t *transport) error {
-		t.cost = f
-		return required("WithCost", f == nil)
+	return func(c *config) {
+		c.cost = f
+		c.note("WithCost", f != nil, "WithCost"+isNil)
 	}
 }
 
 // WithSettle replaces what [WithCost] took by what the response says, once its body is closed: see
 // [ginlimit.Reservation.Settle]. After a negative number the estimate stands. f must not read the body.
 func WithSettle(f func(*http.Response) int) Option {
-	return func(t *transport) error {
-		t.settle = f
-		return required("WithSettle", f == nil)
+	return func(c *config) {
+		c.settle = f
+		c.note("WithSettle", f != nil, "WithSettle"+isNil)
 	}
 }
 
 // WithMaxStop bounds for how long one response can stop a key, at least a second; by default an hour.
 func WithMaxStop(d time.Duration) Option {
-	return func(t *transport) error {
-		if t.maxStop = d; d < time.Second {
-			return invalid("WithMaxStop(%s): want at least 1s", d)
+	return func(c *config) {
+		if c.note("WithMaxStop", d >= time.Second, "WithMaxStop(%s): want at least 1s", d) {
+			c.maxStop = d
 		}
-		return nil
 	}
-}
-
-func required(option string, missing bool) error {
-	if missing {
-		return invalid("%s: the function is nil", option)
-	}
-	return nil
 }
 
 // TooLateError says that a request was not sent, as the policy would allow it only after the end of the
-// request's context, or in more than a day. It comes as a *TooLateError, and wraps [context.DeadlineExceeded].
+// request's context, in more than a day, or never. It comes as a *TooLateError, and wraps [context.DeadlineExceeded].
 type TooLateError struct {
-	RetryAfter time.Duration // when the policy would allow it; 0 if nobody knows, as for a slot; or [ginlimit.Never]
+	// RetryAfter is when the policy would allow it; 0 if nobody knows, as for a slot; [ginlimit.Never] if no waiting
+	// helps, as a limit prohibits or never holds the tokens of its cost.
+	RetryAfter time.Duration
 }
 
 func (e *TooLateError) Error() string {
@@ -137,26 +131,26 @@ const (
 // for its response. A response's fields may lower what the policy has left, if it has one rate, by at most
 // what comes back in [WithMaxStop]: docs/guide.md lists them. They never raise it.
 //
-// The error joins all faults, each a [ginlimit.ErrInvalidArgument]: a nil policy, one without a rate, one
+// The error joins all faults, each a [ginlimit.OptionError]: a nil policy, one without a rate, one
 // [ginlimit.WithShares], WithBan or WithDryRun, and an option about requests that Gin serves, such as
 // [ginlimit.WithSkip]. Such an option has no effect here if it is a default of the limiter. A default WithLease
 // serves, but not beside [WithSettle].
-func New(p *ginlimit.Policy, base http.RoundTripper, opts ...Option) (http.RoundTripper, error) {
+func New(policy *ginlimit.Policy, base http.RoundTripper, opts ...Option) (http.RoundTripper, error) {
 	t := &transport{base: base, key: byHost, maxStop: defaultMaxStop}
 	if base == nil {
 		t.base = http.DefaultTransport
 	}
-	var errs []error
-	for i, opt := range opts {
-		if opt == nil {
-			errs = append(errs, invalid("option %d is nil", i+1))
-			continue
+	c := config{transport: t, at: map[string]int{}}
+	for c.index = range opts {
+		if opt := opts[c.index]; opt != nil {
+			opt(&c)
+		} else {
+			c.note("", false, "option %d is nil", c.index+1)
 		}
-		errs = append(errs, opt(t))
 	}
-	errs = append(errs, t.adopt(p))
-	if err := errors.Join(errs...); err != nil {
-		return nil, err
+	c.adopt(policy)
+	if c.errs != nil {
+		return nil, errors.Join(c.errs...)
 	}
 	return t, nil
 }

@@ -132,25 +132,51 @@ func TestALeasedRequestWaitsForADayAtMost(t *testing.T) {
 	})
 }
 
-// TestARequestThatNothingWillAllow, as its limits have changed while it waited, hears so.
+// TestARequestThatNothingWillAllow hears so at once, whatever forbids it, and is not sent.
 func TestARequestThatNothingWillAllow(t *testing.T) {
-	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-		limit := ginlimit.Limit{Rate: 1, Period: 36 * time.Hour}
-		client, policy := process(t, b.Redis, newPartner(nil), []ginlimit.PolicyOption{
-			ginlimit.WithLease(time.Second),
-			ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) {
-				defer func() { limit.Rate = 0 }()
-				return limitsOf(limit), nil
-			})})
-		limit.Rate = 1
-		testkit.Must(policy.Allow(t.Context(), "partner.example"))
-		limit.Rate = 1
-		_, err := get(t.Context(), client, url)
-		var late *transport.TooLateError
-		require.ErrorAs(t, err, &late)
-		require.Equal(t, ginlimit.Never, late.RetryAfter)
-		require.EqualError(t, late, "ginlimit: the limit never allows the request")
-	})
+	daily, none := ginlimit.Limit{Rate: 1, Period: 36 * time.Hour}, ginlimit.Limit{Period: 36 * time.Hour}
+	for name, row := range map[string]struct {
+		cost   int
+		limits []ginlimit.Limit // each time that they are asked for, the last one for ever
+	}{
+		"a cost above the burst":            {2, limitsOf(daily)},
+		"no tokens at all":                  {1, limitsOf(none)},
+		"limits that change while it waits": {1, limitsOf(daily, none)}, // with leases: others hear of the first
+	} {
+		for kind, more := range map[string]ginlimit.PolicyOption{
+			"reserved": ginlimit.WithFloor(0), "leased": ginlimit.WithLease(time.Second),
+		} {
+			if len(row.limits) > 1 && kind != "leased" {
+				continue
+			}
+			t.Run(name+", "+kind, func(t *testing.T) {
+				testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+					var left []ginlimit.Limit
+					p := newPartner(nil)
+					client, policy := process(t, b.Redis, p, []ginlimit.PolicyOption{more,
+						ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) {
+							if len(left) > 1 {
+								defer func() { left = left[1:] }()
+							}
+							return limitsOf(left[0]), nil
+						})}, transport.WithCost(func(*http.Request) int { return row.cost }))
+					left = limitsOf(daily)
+					testkit.Must(policy.Allow(t.Context(), "partner.example"))
+					left = row.limits
+					start := time.Now()
+					_, err := get(t.Context(), client, url)
+					var late *transport.TooLateError
+					require.ErrorAs(t, err, &late)
+					require.Equal(t, ginlimit.Never, late.RetryAfter)
+					require.EqualError(t, late, "ginlimit: the limit never allows the request")
+					require.ErrorIs(t, err, context.DeadlineExceeded)
+					require.NotErrorIs(t, err, ginlimit.ErrInvalidArgument)
+					require.Zero(t, time.Since(start))
+					require.Empty(t, p.calls())
+				})
+			})
+		}
+	}
 }
 
 // TestARequestThatWaitsGoesByAnOverride within a second, in its place, however long it has waited.
