@@ -16,6 +16,7 @@ package ginlimitotel
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -84,7 +85,7 @@ type figure struct {
 	largest    bool // of several limiters the largest is reported, else the sum
 }
 
-// Option configures an [Observer].
+// Option configures an [Observer]; nil is an error of [New].
 type Option func(*config)
 
 type config struct{ meters metric.MeterProvider }
@@ -97,14 +98,25 @@ func WithMeterProvider(provider metric.MeterProvider) Option {
 
 // New returns an observer of nothing yet: give [Observer.Observe] to limiters, and limiters to [Observer.Watch].
 //
-// The error joins the meter provider's errors.
+// The error joins all faults of the options, each a [ginlimit.OptionError], or the meter provider's errors.
 func New(opts ...Option) (*Observer, error) {
-	c := config{meters: otel.GetMeterProvider()}
-	for _, opt := range opts {
-		opt(&c)
+	c, at := config{meters: otel.GetMeterProvider()}, -1
+	var faults []error
+	require := func(ok bool, index int, option, text string) {
+		if !ok {
+			err := fmt.Errorf("%w: ginlimitotel: %s", ginlimit.ErrInvalidArgument, text)
+			faults = append(faults, &ginlimit.OptionError{Index: index, Option: option, Err: err})
+		}
 	}
-	if c.meters == nil {
-		return nil, errors.New("ginlimitotel: the meter provider is nil")
+	for i, opt := range opts {
+		if require(opt != nil, i, "", fmt.Sprintf("option %d is nil", i+1)); opt != nil {
+			opt(&c)
+			at = i
+		}
+	}
+	require(c.meters != nil, at, "WithMeterProvider", "the meter provider is nil")
+	if faults != nil {
+		return nil, errors.Join(faults...)
 	}
 	meter := c.meters.Meter(ScopeName)
 	o := &Observer{}

@@ -231,9 +231,19 @@ func TestMetricsShowKnownTraffic(t *testing.T) {
 	require.Contains(t, values, "ginlimit.decisions"+search)
 }
 
-func TestFaultsOfTheMeterProvider(t *testing.T) {
-	_, err := ginlimitotel.New(ginlimitotel.WithMeterProvider(nil))
-	require.EqualError(t, err, "ginlimitotel: the meter provider is nil")
+func TestFaultsOfOptions(t *testing.T) {
+	_, err := ginlimitotel.New(nil, ginlimitotel.WithMeterProvider(nil))
+	const text = "ginlimit: invalid argument: ginlimitotel: "
+	require.EqualError(t, err, text+"option 1 is nil\n"+text+"the meter provider is nil")
+	joined, ok := err.(interface{ Unwrap() []error })
+	require.True(t, ok)
+	for i, option := range []string{"", "WithMeterProvider"} {
+		var fault *ginlimit.OptionError
+		require.ErrorAs(t, joined.Unwrap()[i], &fault)
+		require.ErrorIs(t, fault, ginlimit.ErrInvalidArgument)
+		require.Equal(t, i, fault.Index)
+		require.Equal(t, option, fault.Option)
+	}
 	observer, err := ginlimitotel.New() // the global one
 	require.NoError(t, err)
 	observer.Observe(t.Context(), ginlimit.Event{})

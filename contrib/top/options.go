@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/ginlimit/ginlimit"
 )
 
 // Option configures a [Reporter]; nil is an error of [New].
@@ -18,20 +20,22 @@ type config struct {
 	interval time.Duration
 	logger   *slog.Logger
 	outcomes bool
-	errs     []error
+	index    int     // of the option that is applied
+	errs     []error // each a [ginlimit.OptionError]
 }
 
-// require adds an error unless ok.
-func (c *config) require(ok bool, format string, args ...any) {
+// require adds a fault of an option, or of the parameter before all, unless ok.
+func (c *config) require(option string, ok bool, format string, args ...any) {
 	if !ok {
-		c.errs = append(c.errs, fmt.Errorf("top: "+format, args...))
+		err := fmt.Errorf("%w: top: %s", ginlimit.ErrInvalidArgument, fmt.Sprintf(format, args...))
+		c.errs = append(c.errs, &ginlimit.OptionError{Index: c.index, Option: option, Err: err})
 	}
 }
 
 // WithPrefix sets the prefix of keys in Redis. It has to be the limiter's, by default [ginlimit.DefaultPrefix].
 func WithPrefix(s string) Option {
 	return func(c *config) {
-		c.require(!strings.ContainsAny(s, "{}"), "WithPrefix(%q): braces are reserved for the hash tag", s)
+		c.require("WithPrefix", !strings.ContainsAny(s, "{}"), "WithPrefix(%q): braces are reserved for the hash tag", s)
 		c.prefix = s
 	}
 }
@@ -41,7 +45,7 @@ func WithPrefix(s string) Option {
 func WithKeySecret(secret []byte) Option {
 	secret = slices.Clone(secret)
 	return func(c *config) {
-		c.require(len(secret) >= 16, "WithKeySecret: %d bytes; want at least 16", len(secret))
+		c.require("WithKeySecret", len(secret) >= 16, "WithKeySecret: %d bytes; want at least 16", len(secret))
 		c.secret = secret
 	}
 }
@@ -50,7 +54,7 @@ func WithKeySecret(secret []byte) Option {
 // [DefaultInterval]. A process that is killed loses what it counted since its last report.
 func WithInterval(d time.Duration) Option {
 	return func(c *config) {
-		c.require(time.Second <= d && d <= time.Minute, "WithInterval(%s): want 1s to 1m", d)
+		c.require("WithInterval", time.Second <= d && d <= time.Minute, "WithInterval(%s): want 1s to 1m", d)
 		c.interval = d
 	}
 }
@@ -58,7 +62,7 @@ func WithInterval(d time.Duration) Option {
 // WithLogger sets where warnings go, by default [slog.Default].
 func WithLogger(l *slog.Logger) Option {
 	return func(c *config) {
-		c.require(l != nil, "WithLogger: the logger is nil")
+		c.require("WithLogger", l != nil, "WithLogger: the logger is nil")
 		c.logger = l
 	}
 }

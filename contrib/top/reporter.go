@@ -75,16 +75,16 @@ type shard struct {
 }
 
 // New returns a reporter of nothing yet, with a goroutine that ends with [Reporter.Close]. Redis need not be
-// reachable. The error joins all faults.
+// reachable. The error joins all faults, each a [ginlimit.OptionError].
 func New(rdb redis.UniversalClient, opts ...Option) (*Reporter, error) {
-	c := config{prefix: ginlimit.DefaultPrefix, interval: DefaultInterval, logger: slog.Default()}
-	if rdb == nil || reflect.ValueOf(rdb).Kind() == reflect.Pointer && reflect.ValueOf(rdb).IsNil() {
-		c.errs = append(c.errs, errors.New("top: the Redis client is nil"))
-	}
-	for _, opt := range opts {
-		c.require(opt != nil, "an option is nil")
-		if opt != nil {
+	c := config{prefix: ginlimit.DefaultPrefix, interval: DefaultInterval, logger: slog.Default(), index: -1}
+	isNil := rdb == nil || reflect.ValueOf(rdb).Kind() == reflect.Pointer && reflect.ValueOf(rdb).IsNil()
+	c.require("rdb", !isNil, "the Redis client is nil")
+	for i, opt := range opts {
+		if c.index = i; opt != nil {
 			opt(&c)
+		} else {
+			c.require("", false, "option %d is nil", i+1)
 		}
 	}
 	if c.errs != nil {

@@ -44,14 +44,35 @@ func denied(t *testing.T, rdb redis.UniversalClient, policy string) []Client {
 
 func TestFaultsOfOptions(t *testing.T) {
 	t.Parallel()
-	_, err := New((*redis.Client)(nil), nil, WithPrefix("{"), WithKeySecret([]byte("short")), WithInterval(0),
-		WithLogger(nil))
-	require.EqualError(t, err, "top: the Redis client is nil\ntop: an option is nil\n"+
-		"top: WithPrefix(\"{\"): braces are reserved for the hash tag\n"+
-		"top: WithKeySecret: 5 bytes; want at least 16\ntop: WithInterval(0s): want 1s to 1m\n"+
-		"top: WithLogger: the logger is nil")
-	_, err = New(nil)
-	require.EqualError(t, err, "top: the Redis client is nil")
+	type fault struct {
+		index        int
+		option, text string
+	}
+	noClient := fault{-1, "rdb", "the Redis client is nil"}
+	for name, row := range map[string]struct {
+		rdb  redis.UniversalClient
+		opts []Option
+		want []fault
+	}{
+		"no client": {nil, nil, []fault{noClient}},
+		"options": {(*redis.Client)(nil), []Option{nil, WithPrefix("{"), WithOutcomes(), WithKeySecret([]byte("short")),
+			WithInterval(0), WithLogger(nil)}, []fault{noClient, {0, "", "option 1 is nil"},
+			{1, "WithPrefix", `WithPrefix("{"): braces are reserved for the hash tag`},
+			{3, "WithKeySecret", "WithKeySecret: 5 bytes; want at least 16"},
+			{4, "WithInterval", "WithInterval(0s): want 1s to 1m"}, {5, "WithLogger", "WithLogger: the logger is nil"}}},
+	} {
+		_, err := New(row.rdb, row.opts...)
+		joined, ok := err.(interface{ Unwrap() []error })
+		require.True(t, ok, name)
+		require.Len(t, joined.Unwrap(), len(row.want), name)
+		for i, err := range joined.Unwrap() {
+			var of *ginlimit.OptionError
+			require.ErrorAs(t, err, &of)
+			require.ErrorIs(t, err, ginlimit.ErrInvalidArgument)
+			require.Equal(t, row.want[i], fault{of.Index, of.Option, row.want[i].text})
+			require.EqualError(t, err, "ginlimit: invalid argument: top: "+row.want[i].text)
+		}
+	}
 }
 
 // TestDenialsOfAllProcesses: they are in the list after an interval, without dry runs and without other outcomes.
