@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -79,24 +80,48 @@ func TestWhoLeavesALine(t *testing.T) {
 	})
 }
 
+// withTrial returns a request of an Ask, and if wanted of a trial beside it.
+func withTrial(one engine.Ask, trial bool) engine.Request {
+	if !trial {
+		return engine.Request{Asks: []engine.Ask{one}, Answers: make([]engine.Answer, 1)}
+	}
+	two := ask("trial", setOf(perHour(1000)))
+	return engine.Request{Asks: []engine.Ask{one, two}, Answers: make([]engine.Answer, 2), Trials: 1}
+}
+
 // TestWhoCameBeforeStandsBeforeOthers in a line, but for the one whose turn it is.
 func TestWhoCameBeforeStandsBeforeOthers(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *bench) {
-		e, one := b.redis(t), ask("k", setOf(limit("m", 1, 1000)))
-		take(t, e, 1, one)
-		start, order := time.Now(), make(chan int, 4)
-		for _, came := range []int{3, 2, 1, 0} {
-			since := start.Add(time.Duration(came-5) * time.Second)
-			goes(func() error {
-				err := takeRequest(t.Context(), e, 1, engine.Queue{Length: 10, Wait: time.Minute}, engine.Request{
-					Asks: []engine.Ask{one}, Answers: make([]engine.Answer, 1), Since: since,
+	for _, trial := range []bool{false, true} {
+		inBubbleRun(t, fmt.Sprintf("trial %t", trial), func(t *testing.T, b *bench) {
+			e, one := b.redis(t), ask("k", setOf(limit("m", 1, 1000)))
+			take(t, e, 1, one)
+			start, order := time.Now(), make(chan int, 4)
+			for _, came := range []int{3, 2, 1, 0} {
+				r := withTrial(one, trial)
+				r.Since = start.Add(time.Duration(came-5) * time.Second)
+				goes(func() error {
+					err := takeRequest(t.Context(), e, 1, engine.Queue{Length: 10, Wait: time.Minute}, r)
+					order <- came
+					return err
 				})
-				order <- came
-				return err
-			})
-		}
-		for _, want := range []int{3, 0, 1, 2} {
-			require.Equal(t, want, <-order)
+			}
+			for _, want := range []int{3, 0, 1, 2} {
+				require.Equal(t, want, <-order)
+			}
+		})
+	}
+}
+
+// TestARequestWithATrialLeavesALine as it does without the trial.
+func TestARequestWithATrialLeavesALine(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		e, one := b.redis(t), ask("k", setOf(perHour(1)))
+		take(t, e, 1, one)
+		for _, trial := range []bool{false, true} {
+			r := withTrial(one, trial)
+			r.Leaves = func() bool { return true }
+			err := takeRequest(t.Context(), e, 1, engine.Queue{Length: 10, Wait: 4 * time.Hour}, r)
+			require.Equal(t, engine.ErrLeft, err)
 		}
 	})
 }
