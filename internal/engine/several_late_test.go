@@ -22,6 +22,17 @@ import (
 // onNodes returns an engine of two servers, and a key on each. What the second server does is late if
 // that is true.
 func onNodes(t *testing.T, b *bench, late *atomic.Bool) (e *engine.Engine, first, second string) {
+	return onHookedNodes(t, b, func(send func() error) error {
+		err := send()
+		if late.Load() {
+			time.Sleep(2 * timeout)
+		}
+		return err
+	})
+}
+
+// onHookedNodes is onNodes with a hook for the scripts of the second server.
+func onHookedNodes(t *testing.T, b *bench, hook func(send func() error) error) (e *engine.Engine, first, second string) {
 	const other = "127.0.0.1:2"
 	node := &testkit.Bubble{Mini: miniredis.NewMiniRedis()}
 	t.Cleanup(node.Mini.Close)
@@ -36,13 +47,9 @@ func onNodes(t *testing.T, b *bench, late *atomic.Bool) (e *engine.Engine, first
 		NewClient: func(o *redis.Options) *redis.Client {
 			o.Protocol, o.DisableIdentity = 2, true
 			rdb := redis.NewClient(o)
-			rdb.AddHook(testkit.EveryScript(func(send func() error) error {
-				err := send()
-				if o.Addr == other && late.Load() {
-					time.Sleep(2 * timeout)
-				}
-				return err
-			}))
+			if o.Addr == other {
+				rdb.AddHook(testkit.EveryScript(hook))
+			}
 			return rdb
 		},
 	})
@@ -73,6 +80,38 @@ func TestADenialGivesBackWhatALateServerTakes(t *testing.T) {
 			late.Store(false)
 			time.Sleep(3 * time.Second)
 			require.EqualValues(t, 9, left(t, e, two))
+		})
+	}
+}
+
+// TestADenialKeepsWhatALateAttemptTakes: the attempt has ended before the answer, which does not say whether it
+// took tokens. Where Redis hears of the end first it takes none, and nothing may be given back that was not taken.
+func TestADenialKeepsWhatALateAttemptTakes(t *testing.T) {
+	for name, row := range map[string]struct {
+		delay, late time.Duration // before Redis runs the script, and after
+		want        int64
+	}{"Redis runs it late": {2 * timeout, 0, 9}, "Redis answers late": {0, 2 * timeout, 8}} {
+		inBubbleRun(t, name, func(t *testing.T, b *bench) {
+			var hangs atomic.Bool
+			e, first, second := onHookedNodes(t, b, func(send func() error) error {
+				if !hangs.Swap(false) {
+					return send()
+				}
+				time.Sleep(row.delay)
+				defer time.Sleep(row.late)
+				return send()
+			})
+			one := failing(first, setOf(perHour(1)), engine.FailLocal)
+			slot := failing(second, setOf(perHour(10), bucket.NewSlots(3)), engine.FailLocal)
+			take(t, e, 1, one)
+			held := take(t, e, 1, slot)
+			require.True(t, held.HasSlot())
+			hangs.Store(true)
+			answers := make([]engine.Answer, 2)
+			require.NoError(t, takeN(t.Context(), e, 1, []engine.Ask{one, slot}, answers))
+			require.True(t, denied(answers[0]))
+			time.Sleep(3 * time.Second)
+			require.Equal(t, row.want, left(t, e, slot))
 		})
 	}
 }
