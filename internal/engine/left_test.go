@@ -3,6 +3,7 @@ package engine_test
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -123,5 +124,35 @@ func TestARequestWithATrialLeavesALine(t *testing.T) {
 			err := takeRequest(t.Context(), e, 1, engine.Queue{Length: 10, Wait: 4 * time.Hour}, r)
 			require.Equal(t, engine.ErrLeft, err)
 		}
+	})
+}
+
+// panicking is a context whose Err panics once it has ended.
+type panicking struct{ context.Context }
+
+func (c panicking) Err() error {
+	if c.Context.Err() != nil {
+		panic("Err")
+	}
+	return nil
+}
+
+// TestAContextThatPanicsDoesSoInItsOwnGoroutine, where Gin's Recovery recovers it, though several servers decide.
+func TestAContextThatPanicsDoesSoInItsOwnGoroutine(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		var late atomic.Bool
+		e, first, second := onNodes(t, b, &late)
+		one, two := ask(first, setOf(perHour(10))), ask(second, setOf(perHour(10)))
+		take(t, e, 1, one)
+		take(t, e, 1, two)
+		late.Store(true)
+		ctx, cancel := context.WithTimeout(t.Context(), timeout/4)
+		defer cancel()
+		require.Panics(t, func() {
+			_ = takeN(panicking{ctx}, e, 1, []engine.Ask{one, two}, make([]engine.Answer, 2))
+		})
+		late.Store(false)
+		time.Sleep(3 * timeout)
+		require.True(t, take(t, e, 1, two).Allowed)
 	})
 }
