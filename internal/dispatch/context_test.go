@@ -147,3 +147,16 @@ type endedContext struct {
 
 func (c endedContext) Done() <-chan struct{} { return c.done }
 func (c endedContext) Err() error            { return c.err }
+
+// noDeadline is a context without a deadline that names a time all the same.
+type noDeadline struct{ context.Context }
+
+func (noDeadline) Deadline() (time.Time, bool) { return time.Now(), false }
+
+// TestATimeThatIsNoDeadlineIsNone.
+func TestATimeThatIsNoDeadlineIsNone(t *testing.T) {
+	t.Parallel()
+	var c caller
+	c.comes(noDeadline{t.Context()})
+	require.Zero(t, c.deadline)
+}
