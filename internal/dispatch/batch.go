@@ -1,7 +1,6 @@
 package dispatch
 
 import (
-	"context"
 	"slices"
 	"strconv"
 	"time"
@@ -47,13 +46,14 @@ const contextsAtOnce = 16
 
 // borrow gives the batch a context with the values of the caller of its first call. No context is
 // used for two batches, because a hook of the client may keep it.
-func (b *Batch) borrow(caller context.Context, stuck *goroutine.Stuck) {
+func (b *Batch) borrow(stuck *goroutine.Stuck) {
 	if len(b.spareContexts) == 0 {
 		b.spareContexts = make([]goroutine.Borrowed, contextsAtOnce)
 	}
 	b.ctx, b.spareContexts = &b.spareContexts[0], b.spareContexts[1:]
-	b.ctx.BorrowFrom(caller, stuck)
-	b.calls[0].caller.borrowed = b.ctx
+	caller := &b.calls[0].caller
+	b.ctx.BorrowFrom(caller.ctx, stuck)
+	caller.borrowed = b.ctx
 }
 
 func (b *Batch) reset() {

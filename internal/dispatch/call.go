@@ -2,7 +2,6 @@ package dispatch
 
 import (
 	"bytes"
-	"context"
 	"slices"
 	"time"
 
@@ -103,7 +102,7 @@ func (c *Call) Late(timeout time.Duration) error {
 }
 
 // Release forgets the contexts of a call that is kept for another use.
-func (c *Call) Release() { c.caller.ends = [2]context.Context{} }
+func (c *Call) Release() { c.caller.forget() }
 
 // KeyOf returns the key of a bucket.
 func (c *Call) KeyOf(i int) []byte { return c.of(i).Key }

@@ -73,19 +73,20 @@ func New(timeout time.Duration, server Server) *Dispatcher {
 // or the timeout ends.
 func (d *Dispatcher) Do(ctx context.Context, c *Call) error {
 	defer c.caller.endBorrowed()
+	c.caller.comes(ctx)
 	d.mu.Lock()
 	if err := d.acceptLocked(); err != nil {
 		d.mu.Unlock()
 		return err
 	}
-	if !d.sendsInlineLocked(ctx) {
+	if !d.sendsInlineLocked(&c.caller) {
 		timeout := d.timeout.use()
 		defer timeout.release()
-		return d.queueLocked(ctx, timeout, c)
+		return orErr(ctx, d.queueLocked(timeout, c))
 	}
 	b := d.startLocked()
 	d.mu.Unlock()
-	b.takeInline(ctx, c, &d.stuck)
+	b.takeInline(c, &d.stuck)
 	d.deliver(&d.timeout, b)
 	return c.caller.answeredInline()
 }
@@ -93,17 +94,21 @@ func (d *Dispatcher) Do(ctx context.Context, c *Call) error {
 // DoWithin is [Dispatcher.Do] with a context in place of the timeout.
 func (d *Dispatcher) DoWithin(ctx, timeout context.Context, c *Call) error {
 	defer c.caller.endBorrowed()
+	c.caller.comes(ctx)
 	d.mu.Lock()
 	if err := d.acceptLocked(); err != nil {
 		d.mu.Unlock()
 		return err
 	}
-	return d.queueLocked(ctx, timeout, c)
+	return orErr(ctx, d.queueLocked(timeout, c))
 }
 
 // DoAll is [Dispatcher.Do] of several calls, which leave together. It returns the error of each.
 func (d *Dispatcher) DoAll(ctx context.Context, calls []*Call) []error {
 	errs := make([]error, len(calls))
+	for _, c := range calls {
+		c.caller.comes(ctx)
+	}
 	d.mu.Lock()
 	err := d.acceptLocked()
 	if err == nil {
@@ -119,7 +124,7 @@ func (d *Dispatcher) DoAll(ctx context.Context, calls []*Call) []error {
 	timeout := d.timeout.use()
 	defer timeout.release()
 	for _, c := range calls {
-		c.caller.ends = [2]context.Context{ctx, timeout}
+		c.caller.timedOut = timeout.Done()
 		d.queue.add(c)
 	}
 	d.startRunLocked()
@@ -127,6 +132,9 @@ func (d *Dispatcher) DoAll(ctx context.Context, calls []*Call) []error {
 	for i, c := range calls {
 		errs[i] = d.wait(c)
 		c.caller.endBorrowed()
+	}
+	for i, err := range errs { // when all calls have left
+		errs[i] = orErr(ctx, err)
 	}
 	return errs
 }
@@ -146,12 +154,12 @@ func (d *Dispatcher) makeRoomLocked(calls ...*Call) error {
 }
 
 // queueLocked queues a call and waits for the answer. It unlocks the dispatcher.
-func (d *Dispatcher) queueLocked(ctx, timeout context.Context, c *Call) error {
+func (d *Dispatcher) queueLocked(timeout context.Context, c *Call) error {
 	if err := d.makeRoomLocked(c); err != nil {
 		d.mu.Unlock()
 		return err
 	}
-	c.caller.ends = [2]context.Context{ctx, timeout}
+	c.caller.timedOut = timeout.Done()
 	d.queue.add(c)
 	d.startRunLocked()
 	d.mu.Unlock()

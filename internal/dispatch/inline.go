@@ -1,7 +1,6 @@
 package dispatch
 
 import (
-	"context"
 	"time"
 
 	"github.com/ginlimit/ginlimit/internal/goroutine"
@@ -62,23 +61,22 @@ func (p *inlinePauses) begin(sentAt, now time.Time) {
 }
 
 // sendsInlineLocked reports whether a caller may send its call itself.
-func (d *Dispatcher) sendsInlineLocked(ctx context.Context) bool {
+func (d *Dispatcher) sendsInlineLocked(c *caller) bool {
 	switch {
 	case !d.server.Inline || !d.slots.healthy || !d.queue.empty() || !d.slots.freeForOne():
 		return false
-	case ctx.Done() != nil && d.timeout.span > maxInline || d.inline.active():
+	case c.ended != nil && d.timeout.span > maxInline || d.inline.active():
 		return false
 	}
-	deadline, ok := ctx.Deadline()
-	return !ok || time.Until(deadline) > d.timeout.span+d.timeout.slack()
+	return c.deadline.IsZero() || time.Until(c.deadline) > d.timeout.span+d.timeout.slack()
 }
 
 // takeInline makes an empty batch the one of a call that its caller sends itself.
-func (b *Batch) takeInline(ctx context.Context, c *Call, stuck *goroutine.Stuck) {
+func (b *Batch) takeInline(c *Call, stuck *goroutine.Stuck) {
 	c.caller.abandoned = true // until it is answered
 	b.inline = true
 	b.calls = append(b.calls, c)
-	b.borrow(ctx, stuck)
+	b.borrow(stuck)
 	b.coalesce()
 }
 

@@ -101,45 +101,27 @@ func TestAbandonedCallsAreNotSent(t *testing.T) {
 	})
 }
 
-// aboutToLeave is a context that has ended, which its caller has not noticed yet.
-type aboutToLeave struct{ context.Context }
-
-func (aboutToLeave) Err() error { return context.Canceled }
-
 // TestCallsAboutToBeAbandonedAreNotSent: their callers would not hear of it.
 func TestCallsAboutToBeAbandonedAreNotSent(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
-		d, s := newServer(t)
-		one := newBuckets(t, bucket.Token, 10)
-		release := occupy(t, d, s)
-		var err error
-		go func() { err = d.Do(aboutToLeave{t.Context()}, newCall("leaves", take(1, 1), one)) }()
-		synctest.Wait()
-		release()
-		time.Sleep(2 * testTimeout)
-		synctest.Wait()
-		require.Equal(t, ErrLate, err)
-		require.Len(t, s.groups, 1+d.slots.few)
-		require.True(t, d.Idle())
-	})
-}
-
-// TestACallerLeavesWithEitherOfItsContexts: its own, or that of the timeout.
-func TestACallerLeavesWithEitherOfItsContexts(t *testing.T) {
 	t.Parallel()
-	stays := t.Context()
-	leaves := aboutToLeave{stays}
+	ended := make(chan struct{})
+	close(ended)
 	for _, row := range []struct {
-		ends [2]context.Context
-		want bool
+		ended, timedOut chan struct{} // of its caller, which has not noticed yet
+		sent            bool
 	}{
-		{[2]context.Context{stays, stays}, false},
-		{[2]context.Context{leaves, stays}, true},
-		{[2]context.Context{stays, leaves}, true},
+		{nil, make(chan struct{}), true},
+		{make(chan struct{}), make(chan struct{}), true},
+		{ended, make(chan struct{}), false},
+		{make(chan struct{}), ended, false},
 	} {
-		c := NewCall()
-		c.caller.ends = row.ends
-		require.Equal(t, row.want, c.caller.leaves())
+		c, b, q := newCall("k", take(1, 1), newBuckets(t, bucket.Token, 10)), newBatch(), queue{}
+		c.caller.ended, c.caller.timedOut = row.ended, row.timedOut
+		q.add(c)
+		q.fill(b, 1)
+		require.Equal(t, row.sent, len(b.calls) == 1)
+		require.Equal(t, row.sent, c.progress == taken)
+		require.True(t, q.empty())
 	}
 }
 

@@ -40,7 +40,7 @@ func (d *Dispatcher) fill(b *Batch) bool {
 		d.queue.fill(b, d.slots.limit())
 	}
 	if len(b.calls) > 0 {
-		b.borrow(b.calls[0].caller.ends[0], &d.stuck)
+		b.borrow(&d.stuck)
 	}
 	b.since = time.Now()
 	d.startRunLocked() // the last answer may have shown that the server is healthy, so there may be a slot for the rest

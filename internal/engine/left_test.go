@@ -2,6 +2,8 @@ package engine_test
 
 import (
 	"context"
+	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -79,24 +81,78 @@ func TestWhoLeavesALine(t *testing.T) {
 	})
 }
 
+// withTrial returns a request of an Ask, and if wanted of a trial beside it.
+func withTrial(one engine.Ask, trial bool) engine.Request {
+	if !trial {
+		return engine.Request{Asks: []engine.Ask{one}, Answers: make([]engine.Answer, 1)}
+	}
+	two := ask("trial", setOf(perHour(1000)))
+	return engine.Request{Asks: []engine.Ask{one, two}, Answers: make([]engine.Answer, 2), Trials: 1}
+}
+
 // TestWhoCameBeforeStandsBeforeOthers in a line, but for the one whose turn it is.
 func TestWhoCameBeforeStandsBeforeOthers(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *bench) {
-		e, one := b.redis(t), ask("k", setOf(limit("m", 1, 1000)))
-		take(t, e, 1, one)
-		start, order := time.Now(), make(chan int, 4)
-		for _, came := range []int{3, 2, 1, 0} {
-			since := start.Add(time.Duration(came-5) * time.Second)
-			goes(func() error {
-				err := takeRequest(t.Context(), e, 1, engine.Queue{Length: 10, Wait: time.Minute}, engine.Request{
-					Asks: []engine.Ask{one}, Answers: make([]engine.Answer, 1), Since: since,
+	for _, trial := range []bool{false, true} {
+		inBubbleRun(t, fmt.Sprintf("trial %t", trial), func(t *testing.T, b *bench) {
+			e, one := b.redis(t), ask("k", setOf(limit("m", 1, 1000)))
+			take(t, e, 1, one)
+			start, order := time.Now(), make(chan int, 4)
+			for _, came := range []int{3, 2, 1, 0} {
+				r := withTrial(one, trial)
+				r.Since = start.Add(time.Duration(came-5) * time.Second)
+				goes(func() error {
+					err := takeRequest(t.Context(), e, 1, engine.Queue{Length: 10, Wait: time.Minute}, r)
+					order <- came
+					return err
 				})
-				order <- came
-				return err
-			})
+			}
+			for _, want := range []int{3, 0, 1, 2} {
+				require.Equal(t, want, <-order)
+			}
+		})
+	}
+}
+
+// TestARequestWithATrialLeavesALine as it does without the trial.
+func TestARequestWithATrialLeavesALine(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		e, one := b.redis(t), ask("k", setOf(perHour(1)))
+		take(t, e, 1, one)
+		for _, trial := range []bool{false, true} {
+			r := withTrial(one, trial)
+			r.Leaves = func() bool { return true }
+			err := takeRequest(t.Context(), e, 1, engine.Queue{Length: 10, Wait: 4 * time.Hour}, r)
+			require.Equal(t, engine.ErrLeft, err)
 		}
-		for _, want := range []int{3, 0, 1, 2} {
-			require.Equal(t, want, <-order)
-		}
+	})
+}
+
+// panicking is a context whose Err panics once it has ended.
+type panicking struct{ context.Context }
+
+func (c panicking) Err() error {
+	if c.Context.Err() != nil {
+		panic("Err")
+	}
+	return nil
+}
+
+// TestAContextThatPanicsDoesSoInItsOwnGoroutine, where Gin's Recovery recovers it, though several servers decide.
+func TestAContextThatPanicsDoesSoInItsOwnGoroutine(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		var late atomic.Bool
+		e, first, second := onNodes(t, b, &late)
+		one, two := ask(first, setOf(perHour(10))), ask(second, setOf(perHour(10)))
+		take(t, e, 1, one)
+		take(t, e, 1, two)
+		late.Store(true)
+		ctx, cancel := context.WithTimeout(t.Context(), timeout/4)
+		defer cancel()
+		require.Panics(t, func() {
+			_ = takeN(panicking{ctx}, e, 1, []engine.Ask{one, two}, make([]engine.Answer, 2))
+		})
+		late.Store(false)
+		time.Sleep(3 * timeout)
+		require.True(t, take(t, e, 1, two).Allowed)
 	})
 }

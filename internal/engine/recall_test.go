@@ -109,3 +109,35 @@ func TestALeasedCallerThatHasLeftTakesNothing(t *testing.T) {
 		})
 	}
 }
+
+// TestADenialKeepsWhatALateAttemptTakes: the attempt has ended before the answer, which does not say whether it
+// took tokens. Where Redis hears of the end first it takes none, and nothing may be given back that was not taken.
+func TestADenialKeepsWhatALateAttemptTakes(t *testing.T) {
+	for name, row := range map[string]struct {
+		delay, late time.Duration // before Redis runs the script, and after
+		want        int64
+	}{"Redis runs it late": {2 * timeout, 0, 9}, "Redis answers late": {0, 2 * timeout, 8}} {
+		inBubbleRun(t, name, func(t *testing.T, b *bench) {
+			var hangs atomic.Bool
+			e, first, second := onHookedNodes(t, b, func(send func() error) error {
+				if !hangs.Swap(false) {
+					return send()
+				}
+				time.Sleep(row.delay)
+				defer time.Sleep(row.late)
+				return send()
+			})
+			one := failing(first, setOf(perHour(1)), engine.FailLocal)
+			slot := failing(second, setOf(perHour(10), bucket.NewSlots(3)), engine.FailLocal)
+			take(t, e, 1, one)
+			held := take(t, e, 1, slot)
+			require.True(t, held.HasSlot())
+			hangs.Store(true)
+			answers := make([]engine.Answer, 2)
+			require.NoError(t, takeN(t.Context(), e, 1, []engine.Ask{one, slot}, answers))
+			require.True(t, denied(answers[0]))
+			time.Sleep(3 * time.Second)
+			require.Equal(t, row.want, left(t, e, slot))
+		})
+	}
+}

@@ -32,13 +32,14 @@ func (e *Engine) Take(ctx context.Context, r Request) error {
 
 // takeWithTrials takes what a request asks for, and decides on its trials at the same time.
 func (e *Engine) takeWithTrials(ctx context.Context, r Request) error {
-	live := len(r.Asks) - r.Trials // the Asks in force, if any, are one
+	one, live := r, len(r.Asks)-r.Trials // the Asks in force, if any, are one
+	one.Asks, one.Answers, one.Trials = r.Asks[:live], r.Answers[:live], 0
 	return atOnce(2, func(i int) error {
 		switch {
 		case i == 1:
 			e.takeTrials(ctx, r.Asks[live:], r.Answers[live:])
 		case live > 0:
-			return e.Take(ctx, Request{Asks: r.Asks[:live], Answers: r.Answers[:live], Waited: r.Waited, Waits: r.Waits})
+			return e.Take(ctx, one)
 		}
 		return nil
 	})[0]

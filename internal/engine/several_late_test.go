@@ -22,6 +22,17 @@ import (
 // onNodes returns an engine of two servers, and a key on each. What the second server does is late if
 // that is true.
 func onNodes(t *testing.T, b *bench, late *atomic.Bool) (e *engine.Engine, first, second string) {
+	return onHookedNodes(t, b, func(send func() error) error {
+		err := send()
+		if late.Load() {
+			time.Sleep(2 * timeout)
+		}
+		return err
+	})
+}
+
+// onHookedNodes is onNodes with a hook for the scripts of the second server.
+func onHookedNodes(t *testing.T, b *bench, hook func(send func() error) error) (e *engine.Engine, first, second string) {
 	const other = "127.0.0.1:2"
 	node := &testkit.Bubble{Mini: miniredis.NewMiniRedis()}
 	t.Cleanup(node.Mini.Close)
@@ -36,13 +47,9 @@ func onNodes(t *testing.T, b *bench, late *atomic.Bool) (e *engine.Engine, first
 		NewClient: func(o *redis.Options) *redis.Client {
 			o.Protocol, o.DisableIdentity = 2, true
 			rdb := redis.NewClient(o)
-			rdb.AddHook(testkit.EveryScript(func(send func() error) error {
-				err := send()
-				if o.Addr == other && late.Load() {
-					time.Sleep(2 * timeout)
-				}
-				return err
-			}))
+			if o.Addr == other {
+				rdb.AddHook(testkit.EveryScript(hook))
+			}
 			return rdb
 		},
 	})

@@ -18,6 +18,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/ginlimit/ginlimit/internal/dispatch"
+	"github.com/ginlimit/ginlimit/internal/goroutine"
 	"github.com/ginlimit/ginlimit/internal/throttle"
 	"github.com/ginlimit/ginlimit/internal/wire"
 )
@@ -96,16 +97,28 @@ func (s *Store) DoAll(ctx context.Context, calls []*dispatch.Call) []error {
 		d := s.nodes.dispatcher(&c.Names[0])
 		servers[d] = append(servers[d], i)
 	}
-	var all sync.WaitGroup
+	var ends []func()
 	for d, of := range servers {
-		ask := func() { s.nodes.doAll(ctx, d, calls, of, errs, start) }
-		if len(servers) == 1 {
-			ask()
-		} else {
-			all.Go(ask)
+		ask := func() (struct{}, error) {
+			s.nodes.doAll(ctx, d, calls, of, errs, start)
+			return struct{}{}, nil
 		}
+		if len(servers) == 1 {
+			_, _ = ask()
+			break
+		}
+		done := goroutine.Isolate(ask) // the caller's context may panic
+		ends = append(ends, func() {
+			if err := (<-done).Err; err != nil {
+				for _, at := range of {
+					errs[at] = err
+				}
+			}
+		})
 	}
-	all.Wait()
+	for _, end := range ends {
+		end()
+	}
 	return errs
 }
 

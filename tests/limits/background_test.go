@@ -106,6 +106,28 @@ func TestACallerThatWaitsKnowsAnOverrideWithinASecond(t *testing.T) {
 	})
 }
 
+// TestARequestInAQueueKeepsItsLimits when an override changes; a request that comes later goes by it.
+func TestARequestInAQueueKeepsItsLimits(t *testing.T) {
+	t.Parallel()
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		l, router := testkit.NewOperated(t, b.Redis), gin.New()
+		p := testkit.NewPolicy(t, l, "api", ginlimit.PerHour(1), ginlimit.WithQueue(2, 2*time.Hour),
+			ginlimit.WithKey(func(*gin.Context) (string, error) { return "ann", nil }))
+		router.GET("/", p.Handler())
+		require.Equal(t, http.StatusOK, testkit.Get(router, "/").Code)
+		start, waited := time.Now(), make(chan time.Duration, 1)
+		go func() {
+			_ = testkit.Get(router, "/")
+			waited <- time.Since(start)
+		}()
+		time.Sleep(time.Second)
+		require.NoError(t, l.Override(t.Context(), override("ann", ginlimit.PerHour(360))))
+		time.Sleep(30 * time.Minute)
+		require.Empty(t, waited)
+		require.InDelta(t, time.Hour, <-waited, float64(time.Minute))
+	})
+}
+
 // TestALateLookDelaysNoDecision by more than its timeout and a tenth, which is for the look too.
 func TestALateLookDelaysNoDecision(t *testing.T) {
 	t.Parallel()
