@@ -128,7 +128,8 @@ func picture() ([]byte, error) {
 				dashes = ` stroke-dasharray="4 4"`
 			}
 			fmt.Fprintf(&svg,
-				`<line x1="%d" y1="%d" x2="%d" y2="%d" stroke="#9aa5b1"%s/><text x="%d" y="%d" text-anchor="end" fill="#52606d">%d</text>`+"\n",
+				`<line x1="%d" y1="%d" x2="%d" y2="%d" stroke="#9aa5b1"%s/>`+
+					`<text x="%d" y="%d" text-anchor="end" fill="#52606d">%d</text>`+"\n",
 				left, y(n), left+seconds*step, y(n), dashes, left-6, y(n)+4, n)
 		}
 		var line bytes.Buffer

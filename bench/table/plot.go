@@ -51,7 +51,8 @@ func plot(measured map[string]results) []byte {
 			}
 			length := v / most * (width - left - 90)
 			fmt.Fprintf(&svg,
-				`<text x="%d" y="%d" text-anchor="end">%s</text><rect x="%d" y="%d" width="%.0f" height="%d" fill="%s"/><text x="%.0f" y="%d">%.0f</text>`+"\n",
+				`<text x="%d" y="%d" text-anchor="end">%s</text><rect x="%d" y="%d" width="%.0f" height="%d" fill="%s"/>`+
+					`<text x="%.0f" y="%d">%.0f</text>`+"\n",
 				left-6, y+12, library, left, y, length, bar, fill, left+length+6, y+12, v)
 		}
 	}

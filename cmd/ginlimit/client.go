@@ -18,8 +18,8 @@ import (
 const limitUsage = "a limit of the client, such as \"100/m\", of a policy with limits of each client; may be repeated"
 
 // clientUsage is part of the help of commands that take a client.
-const clientUsage = "CLIENT is as the policy's key function returns it or its methods take it, or a hash and --hash, as\n" +
-	"top shows it.\n" +
+const clientUsage = "CLIENT is as the policy's key function returns it or its methods take it, " +
+	"or a hash and --hash, as\ntop shows it.\n" +
 	"In scripts put flags before -- and CLIENT after it, as clients choose their names: --help may be one."
 
 // status is the output of status.

@@ -16,8 +16,8 @@
 //
 // # Tokens
 //
-// A request takes the tokens of its prompt and max_tokens first, and settles what it used. A client that leaves has used
-// its prompt and what was written:
+// A request takes the tokens of its prompt and max_tokens first, and settles what it used. A client that leaves has
+// used its prompt and what was written:
 //
 //	curl -iN -H 'X-API-Key: alice' -d '{"prompt":"Why is the sky blue?","max_tokens":400}' localhost:8082/v1/complete
 //

@@ -21,7 +21,8 @@ type Layout struct {
 // NewLayout returns the layout of a list.
 func NewLayout(buckets []Bucket) *Layout {
 	l := &Layout{Limits: Counted(buckets), Kinds: Mixed}
-	l.Ban, l.Slots, l.Tenants, l.Ahead = first(buckets, Ban), first(buckets, Slots), first(buckets, Tenants), first(buckets, Ahead)
+	l.Ban, l.Slots = first(buckets, Ban), first(buckets, Slots)
+	l.Tenants, l.Ahead = first(buckets, Tenants), first(buckets, Ahead)
 	same, short := l.Limits > 0, true
 	for i := range buckets {
 		b := &buckets[i]

@@ -214,9 +214,9 @@ func TestADenialInAnOutageBans(t *testing.T) {
 	}
 }
 
-// TestAProcessKnowsOfSoManyBans, and of another once one of them has ended. It looks for that once
-// a second at most.
-func TestAProcessKnowsOfSoManyBans(t *testing.T) {
+// TestBansThatAProcessKnowsAreBounded: when it knows of as many as it can, it learns of another once one has ended. It
+// looks for that once a second at most.
+func TestBansThatAProcessKnowsAreBounded(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		e := local(t)
 		const most = 1 << 16

@@ -38,8 +38,8 @@ func (g groups) join(e *Engine) {
 	}
 }
 
-// askGroups asks the store about all groups of some decisions, and apart about the members of those that a server refuses
-// together, in the time of one decision.
+// askGroups asks the store about all groups of some decisions, and apart about the members of those that a server
+// refuses together, in the time of one decision.
 func askGroups(ctx context.Context, e *Engine, start time.Time, all ...*groups) {
 	sendGroups(ctx, e, all)
 	separated := false

@@ -196,8 +196,8 @@ func TestManyCallersLookMoreSeldom(t *testing.T) {
 	}
 }
 
-// TestCallersWhomNoSlotHelpsDoNotWait: for nothing, for too much, and without tokens.
-func TestCallersWhomNoSlotHelpsDoNotWait(t *testing.T) {
+// TestCallersThatASlotDoesNotHelpDoNotWait: they want no token, too many tokens, or lack tokens too.
+func TestCallersThatASlotDoesNotHelpDoNotWait(t *testing.T) {
 	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
 		one := ask("k", setOf(perHour(5), bucket.NewSlots(1)))
 		take(t, e, 1, one)
@@ -312,8 +312,8 @@ func TestABannedClientWaitsForNothing(t *testing.T) {
 	})
 }
 
-// TestACallerWaitsForASlotForSoLong, then it has the last denial.
-func TestACallerWaitsForASlotForSoLong(t *testing.T) {
+// TestACallerWaitsForASlotForItsTime, then it has the last denial.
+func TestACallerWaitsForASlotForItsTime(t *testing.T) {
 	onEveryStore(t, func(t *testing.T, _ *bench, e *engine.Engine) {
 		one := acquiring("k", 1)
 		take(t, e, 1, one)

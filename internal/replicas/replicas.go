@@ -144,7 +144,8 @@ func (r *replica) countAgain() {
 	if number == 1 {
 		pause = firstRenewal
 	}
-	defer func() { time.AfterFunc(pause, r.countAgain) }()                   // also if a hook of the client ends this goroutine
+	// Also if a hook of the client ends this goroutine.
+	defer func() { time.AfterFunc(pause, r.countAgain) }()
 	others, err := m.Take(bucket.Attempt{Number: number, Ended: number - 1}) // and what these held is given back
 	switch {
 	case err == nil:

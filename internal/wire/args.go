@@ -94,7 +94,8 @@ func AppendGroup(args []any, g *dispatch.Group, process string) []any {
 	return appendGuards(args, g, process)
 }
 
-// costs returns the tokens that each charge takes of limits, by the costs of all buckets: of the only limit, or of each.
+// costs returns the tokens that each charge takes of limits, by the costs of all buckets: of the only limit, or of
+// each.
 func costs(all []int64, limits int) (n int64, each []int64) {
 	switch limits {
 	case 0:

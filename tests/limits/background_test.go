@@ -285,8 +285,8 @@ func TestDroppedLimitersKeepNoClient(t *testing.T) {
 	}))
 }
 
-// TestALimiterDroppedInABubble of testing/synctest ends its background without touching the bubble's timers: Go ends the
-// process of whoever does that from outside.
+// TestALimiterDroppedInABubble of testing/synctest ends its background without touching the bubble's timers: Go ends
+// the process of whoever does that from outside.
 func TestALimiterDroppedInABubble(t *testing.T) {
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		var dropped atomic.Int64

@@ -35,7 +35,8 @@ func (e *events) observe(_ context.Context, event ginlimit.Event) {
 	e.all = append(e.all, event)
 }
 
-// take returns what was seen since, without how long it took, which is more than nothing, and without what depends on it.
+// take returns what was seen since, without how long it took, which is more than nothing, and without what depends on
+// it.
 func (e *events) take(t *testing.T) []ginlimit.Event {
 	e.mu.Lock()
 	defer e.mu.Unlock()
