@@ -32,7 +32,8 @@ func onNodes(t *testing.T, b *bench, late *atomic.Bool) (e *engine.Engine, first
 }
 
 // onHookedNodes is onNodes with a hook for the scripts of the second server.
-func onHookedNodes(t *testing.T, b *bench, hook func(send func() error) error) (e *engine.Engine, first, second string) {
+func onHookedNodes(t *testing.T, b *bench, hook func(send func() error) error) (
+	e *engine.Engine, first, second string) {
 	const other = "127.0.0.1:2"
 	node := &testkit.Bubble{Mini: miniredis.NewMiniRedis()}
 	t.Cleanup(node.Mini.Close)
