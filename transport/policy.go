@@ -74,7 +74,8 @@ func (c *config) adopt(p *ginlimit.Policy) {
 	c.require("WithSettle", c.settle == nil || !own("WithLease"),
 		"WithSettle does not go together with WithLease; leave one of them out")
 	if has.Shares {
-		c.require("policy", false, "a policy WithShares cannot be stopped after a 429; give the transport a policy without it")
+		c.require("policy", false,
+			"a policy WithShares cannot be stopped after a 429; give the transport a policy without it")
 	} else if err := has.CheckBlock(time.Millisecond); err != nil {
 		c.require("policy", has.LimitFunc, "after a 429 the policy stops no other process, as it counts no tokens; "+
 			"give it a rate too, such as ginlimit.PerSecond(100)")
