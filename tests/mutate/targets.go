@@ -60,7 +60,6 @@ var (
 
 	bucketTests   = stage{"internal/bucket", nil}
 	ruleTests     = stage{"internal/rules", nil}
-	receiptTests  = stage{"internal/receipt", nil}
 	keyTests      = stage{"internal/clientkey", nil}
 	denyTests     = stage{"internal/denycache", nil}
 	memoryTests   = stage{"internal/memory", nil}
@@ -96,7 +95,6 @@ var testsOf = map[string][]stage{
 	"overrides":  {upkeepTests, overrides},
 	"plancache":  {planTests, plans},
 	"published":  {publishTests, upkeepTests, overrides},
-	"receipt":    {receiptTests, engineTests, settled, rules, guards, pairs},
 	"redisstore": {storeTests, planTests, plans},
 	"replicas":   {replicaTests, engineTests},
 	"rules":      {ruleTests, engineTests, leases, settled, simulation, rules, guards, pairs},
