@@ -39,7 +39,7 @@ func lossyServers(t *testing.T) map[string]*lossy {
 		proxy, shards[fmt.Sprint(i)] = testkit.StartProxy(t, ring.addrs[i])
 		ring.proxies = append(ring.proxies, proxy)
 	}
-	const read = 150 * time.Millisecond
+	const read = time.Second // no other server is as late, however busy the machine is
 	cluster.rdb = redis.NewClusterClient(&redis.ClusterOptions{Addrs: cluster.addrs, ReadTimeout: read,
 		Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, network, ways[addr])
@@ -71,13 +71,13 @@ func lostRule(i int) []ginlimit.PolicyOption {
 
 // TestAServerWhoseRepliesAreLostCostsOthersNothing: while one of three servers decides, and its replies are lost, what
 // the others took for a request that fails or is denied is given back, once, and what they took for one that is allowed
-// stays. On that server alone a charge may stay that nobody was told of (guarantee 5).
+// stays. On that server alone a charge may stay that nobody knows of (guarantee 5).
 func TestAServerWhoseRepliesAreLostCostsOthersNothing(t *testing.T) {
 	t.Parallel()
 	for name, servers := range lossyServers(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			l := testkit.NewLimiter(t, servers.rdb, ginlimit.WithTimeout(ginlimit.DefaultTimeout))
+			l := testkit.NewLimiter(t, servers.rdb, ginlimit.WithTimeout(2*time.Second))
 			var policies []*ginlimit.Policy
 			for i := range lostPolicies {
 				policies = append(policies, testkit.NewPolicy(t, l, fmt.Sprint("p", i), lostRule(i)...))
@@ -88,8 +88,8 @@ func TestAServerWhoseRepliesAreLostCostsOthersNothing(t *testing.T) {
 				clients = append(clients, servers.newClient(t, fmt.Sprint("client ", i), policies))
 				require.True(t, testkit.Must(empty.Allow(t.Context(), clients[i].name)).Allowed)
 			}
-			for round := range 3 * len(servers.proxies) {
-				lost := round % len(servers.proxies)
+			for round := range servers.proxies {
+				lost := round
 				servers.proxies[lost].Swallow.Store(true)
 				var all sync.WaitGroup
 				for i, c := range clients {
@@ -167,7 +167,7 @@ func names(results []ginlimit.Result) (all []string) {
 	return all
 }
 
-// check reads what is taken. What stayed of a charge that nobody was told of is known from now on.
+// check reads what is taken. What is left of a charge that nobody knows of may still be given back.
 func (c *lostClient) check(t *testing.T, policies []*ginlimit.Policy, round int) {
 	t.Helper()
 	for i, p := range policies {
@@ -185,6 +185,6 @@ func (c *lostClient) check(t *testing.T, policies []*ginlimit.Policy, round int)
 		})
 		require.True(t, settled && taken >= c.taken[i], "round %d: %s, policy %d: %d taken, %d slots held; want %d to %d",
 			round, c.name, i, taken, held, c.taken[i], c.taken[i]+c.more[i])
-		c.taken[i], c.more[i] = taken, 0
+		c.more[i] = taken - c.taken[i]
 	}
 }
