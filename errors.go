@@ -65,7 +65,7 @@ func wrongNumber(format string, args ...any) error {
 	return &OverrideError{Index: -1, Err: invalid(format, args...)}
 }
 
-// faultsIn returns the errors that [errors.Join] has joined, also those of joined errors.
+// faultsIn returns the errors that [errors.Join] has joined, also within joined errors.
 func faultsIn(err error) (faults []error) {
 	joined, ok := err.(interface{ Unwrap() []error })
 	switch {

@@ -314,8 +314,9 @@ func TestReadmeNamesEveryWord(t *testing.T) {
 	t.Parallel()
 	text := testkit.Must(os.ReadFile("README.md"))
 	for key, words := range map[attribute.Key][]string{
-		ginlimitotel.OutcomeKey: named(ginlimit.OutcomeAllowed)[:ginlimit.OutcomeSettled], ginlimitotel.SourceKey: named(ginlimit.FromRedis),
-		ginlimitotel.CauseKey: named(ginlimit.CauseRate),
+		ginlimitotel.OutcomeKey: named(ginlimit.OutcomeAllowed)[:ginlimit.OutcomeSettled],
+		ginlimitotel.SourceKey:  named(ginlimit.FromRedis),
+		ginlimitotel.CauseKey:   named(ginlimit.CauseRate),
 	} {
 		line := regexp.MustCompile("(?m)^\\| `" + regexp.QuoteMeta(string(key)) + "` \\|.*$").FindString(string(text))
 		require.NotEmpty(t, line, key)

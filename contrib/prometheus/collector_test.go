@@ -237,7 +237,8 @@ func TestNamesInDashboardAndAlertsExist(t *testing.T) {
 // words are the values of the labels that have a closed set, but the empty cause.
 func words() map[string][]string {
 	return map[string][]string{
-		"outcome": named(ginlimit.OutcomeAllowed)[:ginlimit.OutcomeSettled], "source": named(ginlimit.FromRedis), "cause": named(ginlimit.CauseRate),
+		"outcome": named(ginlimit.OutcomeAllowed)[:ginlimit.OutcomeSettled],
+		"source":  named(ginlimit.FromRedis), "cause": named(ginlimit.CauseRate),
 		"dry_run": {"false", "true"},
 	}
 }

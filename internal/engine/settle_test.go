@@ -23,7 +23,8 @@ func settling(client string, set *rules.Set) engine.Ask {
 // settle makes each of the charges one of so many tokens.
 func settle(t *testing.T, e *engine.Engine, actual int64, charges ...engine.Charge) []error {
 	t.Helper()
-	return e.Settle(t.Context(), slices.Repeat([]int64{actual}, len(charges)), charges, func(context.Context, []engine.Answer) {})
+	each := slices.Repeat([]int64{actual}, len(charges))
+	return e.Settle(t.Context(), each, charges, func(context.Context, []engine.Answer) {})
 }
 
 // TestAWindowThatMayBeOverGetsNothingBack: Redis' clock may be faster, this process' own is not.

@@ -133,7 +133,7 @@ func TestWhatOthersHoldIsRemembered(t *testing.T) {
 	})
 }
 
-// TestTriesOfSeveralKeysLockInOneOrder, whatever that of the keys is, or two of them wait for each other for ever.
+// TestTriesOfSeveralKeysLockInOneOrder, whatever the order of the keys: else two tries wait for each other for ever.
 func TestTriesOfSeveralKeysLockInOneOrder(t *testing.T) {
 	t.Parallel()
 	c := New(nil)

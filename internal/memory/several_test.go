@@ -12,7 +12,7 @@ import (
 	"github.com/ginlimit/ginlimit/internal/bucket"
 )
 
-// TestDecisionsOnSeveralKeysLockInOneOrder, whatever that of the keys is, or two of them wait for each other for ever.
+// TestDecisionsOnSeveralKeysLockInOneOrder, whatever the order of the keys: else two wait for each other for ever.
 func TestDecisionsOnSeveralKeysLockInOneOrder(t *testing.T) {
 	t.Parallel()
 	s, limit := New(MaxBuckets), newBucket(t, bucket.Token, 100, time.Second)
@@ -49,7 +49,7 @@ func TestDecisionsOnSeveralKeysLockInOneOrder(t *testing.T) {
 	}
 }
 
-// TestTenantsOfADecisionThatTakesNothing: those of one bucket find what those before them would take, and
+// TestTenantsOfADecisionThatTakesNothing: a tenant finds what the tenants before it would take of one bucket, and
 // leave what was known.
 func TestTenantsOfADecisionThatTakesNothing(t *testing.T) {
 	t.Parallel()

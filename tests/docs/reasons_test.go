@@ -40,7 +40,8 @@ func TestReasonsAreConstants(t *testing.T) {
 	store := testkit.Read(t, "internal/redisstore/reason.go")
 	made := append(words(`"([A-Z]+)"`, between(store, "var replyWords", "}")),
 		words(`return "(\w+)"`, between(store, "\nfunc Word(", "\n}\n"))...)
-	made = append(made, words(`return "(\w+)"`, between(testkit.Read(t, "internal/engine/stats.go"), "\nfunc Reason(", "\n}\n"))...)
+	code := between(testkit.Read(t, "internal/engine/stats.go"), "\nfunc Reason(", "\n}\n")
+	made = append(made, words(`return "(\w+)"`, code)...)
 	require.NotEmpty(t, made)
 	require.Subset(t, constants, made)
 }

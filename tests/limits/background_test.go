@@ -238,7 +238,7 @@ func TestLimitersOfAClientKeepTheirOptions(t *testing.T) {
 		require.Equal(t, 3, limitOf(t, ignores, "ann").Rate)
 		time.Sleep(10 * time.Minute)
 		published := testkit.Must(process.Policies(t.Context()))
-		require.Len(t, published, 3, "that of the limiter that has ended is served by another one")
+		require.Len(t, published, 3, "another limiter serves what the ended limiter served")
 		require.Equal(t, 1, published[0].Processes)
 	})
 }

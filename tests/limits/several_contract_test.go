@@ -12,7 +12,7 @@ import (
 // A model of several policies in one decision: each has counters that are exact, and a decision charges all of them or
 // none. What the library decides, and what is left afterwards, has to equal it, wherever the keys lie.
 
-// counters are those of an algorithm.
+// counters count by an algorithm.
 type counters interface {
 	testkit.Steppable
 }

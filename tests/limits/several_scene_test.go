@@ -69,7 +69,7 @@ func (s *scene) newRule(l *testkit.Limiter, i int) *rule {
 				r.ban *= 3600
 			}
 		}
-		if x.IntN(4) == 0 && !s.sharing && !s.real { // a twin's clock is that of the test
+		if x.IntN(4) == 0 && !s.sharing && !s.real { // a twin goes by the test's clock
 			r.queue = []time.Duration{time.Millisecond, time.Second, 20 * time.Second}[x.IntN(3)]
 		}
 	}
