@@ -102,7 +102,7 @@ func TestCallsLeaveAloneWhileBatchesAreSmall(t *testing.T) {
 		}
 		alone := 0
 		for s.freeForOne() && alone < 100 {
-			s.take(&Batch{}, time.Now())
+			s.take()
 			alone++
 		}
 		require.Equal(t, row.want, alone, name)
@@ -120,7 +120,7 @@ func TestManyCallersAreNoticed(t *testing.T) {
 	for range 50 {
 		s.answered(100*time.Microsecond, 1)
 	}
-	s.take(&Batch{}, time.Now())
+	s.take()
 	s.answered(100*time.Microsecond, 16)
 	require.False(t, s.freeForOne())
 	for range 30 {

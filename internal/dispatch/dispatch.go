@@ -45,18 +45,17 @@ type Dispatcher struct {
 	server   Server
 	timeout  sharedDeadline // of callers, and of a batch that a caller sends itself
 	sending  sharedDeadline // of a batch that a goroutine sends
-	spare    sync.Pool      // of *Batch
 	reopened chan error     // gives the prober the error that has opened the breaker again
 	life     lifetime
-	stuck    goroutine.Stuck // of the contexts of its batches
 
-	mu      sync.Mutex // guards everything below, and life.ended
-	queue   queue
-	slots   slots
-	inline  inlinePauses
-	breaker breaker
-	probing bool // the prober runs
-	stats   Stats
+	mu       sync.Mutex // guards everything below, and life.ended
+	queue    queue
+	slots    *slots
+	contexts goroutine.Lender // of batches
+	inline   inlinePauses
+	breaker  breaker
+	probing  bool // the prober runs
+	stats    Stats
 }
 
 // New returns a dispatcher for a server.
@@ -72,7 +71,6 @@ func New(timeout time.Duration, server Server) *Dispatcher {
 // Do sends a call and waits for the answer. It returns early with an error if the caller's context
 // or the timeout ends.
 func (d *Dispatcher) Do(ctx context.Context, c *Call) error {
-	defer c.caller.endBorrowed()
 	c.caller.comes(ctx)
 	d.mu.Lock()
 	if err := d.acceptLocked(); err != nil {
@@ -84,16 +82,21 @@ func (d *Dispatcher) Do(ctx context.Context, c *Call) error {
 		defer timeout.release()
 		return orErr(ctx, d.queueLocked(timeout, c))
 	}
-	b := d.startLocked()
+	b := d.slots.take()
+	d.life.running.Add(1)
+	b.ctx = d.contexts.Lend(ctx)
 	d.mu.Unlock()
-	b.takeInline(c, &d.stuck)
+	c.caller.abandoned = true // until it is answered
+	b.inline, b.calls = true, append(b.calls, c)
+	b.coalesce()
 	d.deliver(&d.timeout, b)
-	return c.caller.answeredInline()
+	<-c.caller.done
+	c.caller.abandoned = false
+	return c.caller.err
 }
 
 // DoWithin is [Dispatcher.Do] with a context in place of the timeout.
 func (d *Dispatcher) DoWithin(ctx, timeout context.Context, c *Call) error {
-	defer c.caller.endBorrowed()
 	c.caller.comes(ctx)
 	d.mu.Lock()
 	if err := d.acceptLocked(); err != nil {
@@ -131,12 +134,24 @@ func (d *Dispatcher) DoAll(ctx context.Context, calls []*Call) []error {
 	d.mu.Unlock()
 	for i, c := range calls {
 		errs[i] = d.wait(c)
-		c.caller.endBorrowed()
 	}
 	for i, err := range errs { // when all calls have left
 		errs[i] = orErr(ctx, err)
 	}
 	return errs
+}
+
+// sendsInlineLocked reports whether a caller may send its call itself.
+func (d *Dispatcher) sendsInlineLocked(c *caller) bool {
+	switch {
+	case !d.server.Inline || !d.slots.healthy || len(d.queue.calls) > 0 || !d.slots.freeForOne():
+		return false
+	case c.ended != nil && d.timeout.span > maxInline:
+		return false
+	case !d.inline.end.IsZero() && time.Now().Before(d.inline.end):
+		return false
+	}
+	return c.deadline.IsZero() || time.Until(c.deadline) > d.timeout.span+d.timeout.span/slackPart
 }
 
 // makeRoomLocked returns why calls cannot be queued, or nil. It frees the slots of late batches, if no other is free.
@@ -173,13 +188,17 @@ func (d *Dispatcher) wait(c *Call) error {
 		return err
 	}
 	d.mu.Lock()
-	defer d.mu.Unlock()
 	if c.caller.hasAnswer() { // at the last moment
+		d.mu.Unlock()
 		return c.caller.err
 	}
 	c.caller.abandoned, c.caller.late = true, c.progress == taken
 	d.queue.abandon(c)
 	d.expireLocked(c)
+	d.mu.Unlock()
+	if c.caller.borrowed != nil {
+		c.caller.borrowed.End()
+	}
 	return err
 }
 
@@ -194,21 +213,11 @@ func (d *Dispatcher) acceptLocked() error {
 	return nil
 }
 
-// startLocked returns an empty batch that has a slot.
-func (d *Dispatcher) startLocked() *Batch {
-	b, ok := d.spare.Get().(*Batch)
-	if !ok {
-		b = newBatch()
-	}
-	d.slots.take(b, time.Now())
-	d.life.running.Add(1)
-	return b
-}
-
 // startRunLocked starts a goroutine that sends the queue, if there is a free slot.
 func (d *Dispatcher) startRunLocked() {
-	if !d.queue.empty() && d.slots.free() {
-		go d.run(d.startLocked())
+	if len(d.queue.calls) > 0 && d.slots.free() {
+		d.life.running.Add(1)
+		go d.run(d.slots.take())
 	}
 }
 
@@ -241,18 +250,9 @@ func (d *Dispatcher) failedLocked(sentAt, now time.Time, c *Call, err error) {
 	d.life.running.Go(func() { newProber(d, peek).run(err) })
 }
 
-// answeredLocked notes that a batch was answered in time. It may close the breaker.
-func (d *Dispatcher) answeredLocked(took time.Duration, calls int) {
-	d.slots.answered(took, calls)
-	if d.breaker.answered() {
-		d.stats.changed(closed, "")
-	}
-}
-
 // releaseLocked gives the slot of a batch back, so that the queue may leave.
 func (d *Dispatcher) releaseLocked(b *Batch) {
 	d.slots.release(b)
-	d.spare.Put(b)
 	d.startRunLocked()
 	d.life.running.Done()
 }

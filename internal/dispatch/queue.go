@@ -16,8 +16,6 @@ type queue struct {
 	abandoned int // calls whose callers have left
 }
 
-func (q *queue) empty() bool { return len(q.calls) == 0 }
-
 // waiting returns how many callers wait.
 func (q *queue) waiting() int { return len(q.calls) - q.abandoned }
 

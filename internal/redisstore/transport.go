@@ -29,19 +29,26 @@ type transport struct {
 }
 
 // Send implements [dispatch.Transport]. Groups share commands where coalescing allows that.
-func (t *transport) Send(ctx context.Context, b *dispatch.Batch) error {
+func (t *transport) Send(ctx context.Context, b *dispatch.Batch) (err error) {
 	s := t.nodes.store
 	p, ok := s.pipelines.Get().(*pipeline)
 	if !ok {
-		p = &pipeline{store: s}
+		p = new(pipeline)
 	}
-	defer p.release()
-	shared := t.coalescing
-	if len(b.Groups) == 1 || !s.mayCoalesce() {
-		shared = nil
+	defer func() {
+		p.reset()
+		s.pipelines.Put(p)
+	}()
+	if len(b.Groups) > 1 && t.coalescing != nil && s.mayCoalesce() {
+		p.share(b.Groups, t.coalescing)
+	} else {
+		p.add(b.Groups...)
 	}
-	p.build(b.Groups, shared)
-	err := p.load(ctx)
+	for _, c := range p.commands { // several servers each load the scripts by EVAL
+		if t.nodes.single && err == nil && !s.loaded[c.script].Load() {
+			err = s.load(ctx, c.script)
+		}
+	}
 	if err == nil {
 		s.exec(ctx, p.commands, true, t.last)
 	}
@@ -53,7 +60,9 @@ func (t *transport) Send(ctx context.Context, b *dispatch.Batch) error {
 			return t.failed(ctx, b, p)
 		}
 	}
-	t.nodes.reach()
+	if t.node == nil {
+		t.nodes.reached.Store(true)
+	}
 	return nil
 }
 
@@ -63,7 +72,7 @@ func (t *transport) failed(ctx context.Context, b *dispatch.Batch, p *pipeline) 
 	s := t.nodes.store
 	if refused, alone := p.refused(), retried(b.Groups); alone != nil {
 		p.reset()
-		p.build(alone, nil)
+		p.add(alone...)
 		s.exec(ctx, p.commands, true, t.last)
 		for _, c := range p.commands {
 			if c.decode(nil); refused && c.groups[0].Err == nil {
@@ -80,7 +89,7 @@ func (t *transport) failed(ctx context.Context, b *dispatch.Batch, p *pipeline) 
 	if err := b.Groups[0].Err; err != nil && !IsCommandError(err) {
 		return err
 	}
-	t.nodes.reach()
+	t.nodes.reached.Store(true)
 	return nil
 }
 
@@ -92,13 +101,6 @@ func retried(groups []*dispatch.Group) (alone []*dispatch.Group) {
 		}
 	}
 	return alone
-}
-
-// reach notes that a server has answered, if there may be several.
-func (n *nodes) reach() {
-	if n.nodeForKey != nil && !n.reached.Load() {
-		n.reached.Store(true)
-	}
 }
 
 // Ping implements [dispatch.Transport]. It does not use the client's connections. Redis may never
