@@ -50,7 +50,7 @@ func take(charges, n int64) bucket.Op { return bucket.Op{Verb: bucket.Take, Char
 func outcome(c *Call) string {
 	granted := c.Op.Charges
 	for i := range c.Buckets {
-		granted = c.Buckets[i].Fit(c.States[i].Level, granted, max(1, c.Op.N))
+		granted = c.Buckets[i].Fits(c.States[i], granted, max(1, c.Op.N))
 	}
 	text := fmt.Sprintf("%s %+v: %d granted", c.Key, c.Op, granted)
 	for i := range c.Buckets {
@@ -58,9 +58,10 @@ func outcome(c *Call) string {
 		if granted > 0 {
 			s = b.Charged(s, granted, c.Op.N)
 		}
-		text += fmt.Sprintf(", %d left, more in %d, full in %d", b.Remaining(s.Level), b.MoreAfter(s), b.ResetAfter(s))
+		left := b.Status(s, c.Op.N)
+		text += fmt.Sprintf(", %d left, more in %d, full in %d", left.Remaining, left.More, left.Reset)
 		if granted < c.Op.Charges {
-			text += fmt.Sprintf(", retry in %d", b.RetryAfter(s, c.Op.N))
+			text += fmt.Sprintf(", retry in %d", left.Retry)
 		}
 	}
 	return text

@@ -164,17 +164,23 @@ func (a *Answer) answerStatic(n int64, ask *Ask) {
 	}
 }
 
-// judge fills in the answer from the states of a call.
-func (a *Answer) judge(c *dispatch.Call, ask *Ask, source Source) {
-	charges, fits := ask.Set.Fit(ask.scope, c.States, c.Op)
-	a.Verdict, a.Statuses = ask.Set.Judge(ask.scope, c.States, c.Op.N, charges, fits, ask.Report, a.Statuses)
-	if a.Decided, a.Source = true, source; ask.N == 0 {
-		a.allowFree()
+// judge fills in the answer to an Ask by a set: its own or its share. It judges charges of n tokens in the states
+// found, if one fits.
+func (e *Engine) judge(ask *Ask, a *Answer, set *rules.Set, found []bucket.State, n, charges int64, fits bool) {
+	a.Verdict, a.Statuses = set.Judge(found, n, charges, fits, ask.Report, a.Statuses[:0])
+	if a.Decided = true; !fits && a.Source == FromStore && set.Bans() {
+		e.bans.note(a.Hash, set.Banned(found))
+	}
+	if ask.N == 0 { // it is allowed, whatever is left
+		a.Allowed, a.RetryAfter = true, 0
 	}
 }
 
-// allowFree allows a request for 0 tokens, whatever is left.
-func (a *Answer) allowFree() { a.Allowed, a.RetryAfter = true, 0 }
+// judgeDenied fills in the answer to a call that the deny cache denies.
+func (e *Engine) judgeDenied(c *dispatch.Call, ask *Ask, a *Answer) {
+	a.Source = FromCache
+	e.judge(ask, a, ask.Set, c.States, c.Op.N, 0, false)
+}
 
 // denies reports whether an answer denies.
 func denies(a Answer) bool { return a.Decided && !a.Allowed }

@@ -46,7 +46,8 @@ func (e *Engine) askStore(ctx context.Context, c *dispatch.Call, ask *Ask, answe
 	if ask.Settles {
 		answer.receipt = newReceipt(e.Timeout, c.Sent, c.States)
 	}
-	answer.judge(c, ask, FromStore)
+	charges, fits := ask.Set.Fit(c.States, c.Op.Charges, c.Op.N)
+	e.judge(ask, answer, ask.Set, c.States, c.Op.N, charges, fits)
 	if e.denied != nil && ask.N > 0 { // what is free is allowed, whatever is left
 		e.noteDecision(c, answer.Allowed, denycache.Beside{})
 	}

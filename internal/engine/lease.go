@@ -75,7 +75,7 @@ func (e *Engine) decideDenied(ctx context.Context, c *dispatch.Call, ask *Ask, a
 	}
 	done, err := e.decideByBoth(ctx, c, ask, answer)
 	if !done && err == nil {
-		answer.judge(c, ask, FromCache)
+		e.judgeDenied(c, ask, answer)
 	}
 	return err
 }
@@ -129,7 +129,7 @@ func (e *Engine) sendLeased(ctx context.Context, c *dispatch.Call, ask *Ask, ans
 		}
 		after, short = trip.End(subject, c.States, c.Sent, c.Received)
 	}
-	granted, allowed := ask.Set.Fit(rules.All, c.States, c.Op)
+	granted, allowed := ask.Set.Fit(c.States, c.Op.Charges, c.Op.N)
 	if !allowed && e.decideByLease(c, ask, answer, 1, true) {
 		return nil // by tokens that are held for longer
 	}
@@ -145,7 +145,8 @@ func (e *Engine) sendLeased(ctx context.Context, c *dispatch.Call, ask *Ask, ans
 	} else {
 		e.noteDecision(c, true, denycache.Beside{})
 	}
-	if answer.judge(c, ask, FromStore); answer.Allowed && after != nil {
+	e.judge(ask, answer, ask.Set, c.States, c.Op.N, granted, allowed)
+	if allowed && after != nil {
 		// Until what was taken ahead has flowed back, too, the bucket is not full.
 		answer.ResetAfter = ask.Set.ResetAfter(answer.Resource, after)
 	}
@@ -171,7 +172,7 @@ func (e *Engine) decideByBoth(ctx context.Context, c *dispatch.Call, ask *Ask, a
 		return false, nil
 	}
 	op := bucket.Op{Verb: bucket.Take, Charges: 1, N: c.Op.N - part.Tokens}
-	if _, fits := ask.Set.Fit(rules.All, c.States, op); !fits {
+	if _, fits := ask.Set.Fit(c.States, 1, op.N); !fits {
 		e.leases.PutBack(part)
 		return false, nil
 	}
@@ -183,7 +184,7 @@ func (e *Engine) decideByBoth(ctx context.Context, c *dispatch.Call, ask *Ask, a
 		e.recallOne(ctx, own, ask, err)
 		return false, err
 	}
-	if _, allowed := ask.Set.Fit(rules.All, own.States, own.Op); !allowed {
+	if _, allowed := ask.Set.Fit(own.States, 1, op.N); !allowed {
 		e.leases.PutBack(part)
 		return false, nil
 	}
@@ -193,7 +194,7 @@ func (e *Engine) decideByBoth(ctx context.Context, c *dispatch.Call, ask *Ask, a
 		e.background.Detached(ctx, e.Timeout, func(ctx context.Context) { _ = e.giveBack(ctx, &charge) })
 		return false, nil
 	}
-	answer.judge(own, ask, FromStore)
+	e.judge(ask, answer, ask.Set, own.States, op.N, 1, true)
 	answer.Granted += part.Tokens
 	return true, nil
 }
@@ -232,7 +233,7 @@ func (e *Engine) sendAhead(ctx context.Context, c *dispatch.Call, ask *Ask, trip
 		found := slices.Clone(own.States[:len(subject.Buckets)])
 		if !ends.Swap(true) {
 			done <- ahead{found, after, short, own.Sent, own.Received, nil}
-		} else if charges, _ := charge.of.Set.Fit(rules.All, found, op); charges > 0 {
+		} else if charges, _ := charge.of.Set.Fit(found, op.Charges, op.N); charges > 0 {
 			e.fillLate(&charge, charges*op.N, own.Sent, found)
 			e.giveBackLate([]Charge{charge})
 		}
@@ -269,7 +270,7 @@ func (e *Engine) denyAtLeast(c *dispatch.Call, ask *Ask, after []bucket.State) {
 		return
 	}
 	for i := range c.Buckets {
-		if b := &c.Buckets[i]; b.Denies(c.States[i], 0, c.Op.N) {
+		if b := &c.Buckets[i]; b.Denies(c.States[i], c.Op.N) {
 			ms := bucket.CeilDiv(int64(hold), int64(time.Millisecond))
 			c.States[i] = b.Hold(c.States[i], ms, c.Op.N, b.Remaining(c.States[i].Level))
 		}

@@ -175,7 +175,7 @@ func (d *several) knows() (known bool) {
 		m.known = c.Op.Charges > 0 && d.e.isDenied(c, m.ask) &&
 			(c.Layout.Ban < 0 || c.Op.Bans == bucket.NoBans || c.States[c.Layout.Ban].Wait > 0)
 		if m.known {
-			m.answer.judge(c, m.ask, FromCache)
+			d.e.judgeDenied(c, m.ask, m.answer)
 			known = true
 		}
 	}
@@ -247,7 +247,7 @@ func (d *several) rest() *several {
 		ask.scope, ask.Recalls = rules.Tokens, false
 		c := d.e.call(bucket.Peek(ask.N), &ask.Subject, ask.scope)
 		if m.known = d.e.isDenied(c, &ask); m.known {
-			m.answer.judge(c, &ask, FromCache)
+			d.e.judgeDenied(c, &ask, m.answer)
 			d.e.release(c)
 			continue
 		}

@@ -49,7 +49,7 @@ func (e *Engine) take(ctx context.Context, ask *Ask, answer *Answer) (err error)
 	case ask.Leases && ask.Set.Life > 0 && e.redis != nil && !(takes && ask.Settles):
 		err = e.askLease(ctx, c, ask, answer)
 	case takes && e.isDenied(c, ask):
-		answer.judge(c, ask, FromCache)
+		e.judgeDenied(c, ask, answer)
 	default:
 		err = e.askStore(ctx, c, ask, answer)
 	}

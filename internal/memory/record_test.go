@@ -52,7 +52,7 @@ func (g *giveBackTrace) step(t *testing.T) {
 			n = 1 + n/4
 		}
 		op := bucket.Op{Verb: bucket.Take, Charges: 1, N: n}
-		if found := g.c.do(0, g.b, op); g.b.Fit(found.Level, 1, n) == 1 {
+		if found := g.c.do(0, g.b, op); g.b.Fits(found, 1, n) == 1 {
 			g.charges = append(g.charges, charged{time.Now(), found.Level, n * g.b.Cost, 0})
 		}
 	case x < 90 && len(g.charges) > 0:
