@@ -10,8 +10,8 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
+	"github.com/ginlimit/ginlimit/contrib/admin/operate"
 	"github.com/ginlimit/ginlimit/contrib/top"
-	"github.com/ginlimit/ginlimit/internal/clientkey"
 )
 
 // denied is a client in the output of top.
@@ -27,7 +27,7 @@ func (d denied) argument() string {
 	switch {
 	case d.Hashed:
 		return word(d.Client) + " --hash"
-	case clientkey.IsHash(d.Client):
+	case operate.ReadsAsHash(d.Client):
 		return word(d.Client) + " --hash=false"
 	}
 	return word(d.Client)
@@ -42,7 +42,7 @@ func (t *tool) top() *cobra.Command {
 			"The application has to report them, by contrib/top. A client had DENIALS denials, or up to ERROR fewer.\n" +
 			"CLIENT can be given to status, block, reset and slots as it is here, with --hash.",
 		Args: cobra.ExactArgs(1),
-		RunE: t.withLimiter(func(ctx context.Context, s *session, args []string) error {
+		RunE: t.withOperator(func(ctx context.Context, s *session, args []string) error {
 			if most < 1 {
 				return usage("--number %d: want at least 1", most)
 			}
@@ -51,7 +51,7 @@ func (t *tool) top() *cobra.Command {
 				return err
 			}
 			if len(clients) == 0 {
-				if _, err := s.variants(ctx, args[0]); err != nil { // nobody can be denied
+				if _, err := s.Variants(ctx, args[0]); err != nil { // nobody can be denied
 					return err
 				}
 			}
@@ -105,17 +105,17 @@ func (t *tool) watch() *cobra.Command {
 		Short: "Show how many decisions a second policies make, by outcome",
 		Long: "Show how many decisions a second policies make, by outcome, until interrupted.\n\n" +
 			"The application has to report them, by contrib/top; other outcomes than denied need its WithOutcomes.",
-		RunE: t.withLimiter(func(ctx context.Context, s *session, args []string) error {
+		RunE: t.withOperator(func(ctx context.Context, s *session, args []string) error {
 			if every < time.Second || every > time.Minute {
 				return usage("--every %s: want 1s to 1m", every)
 			}
 			for _, name := range args {
-				if _, err := s.variants(ctx, name); err != nil {
+				if _, err := s.Variants(ctx, name); err != nil {
 					return err
 				}
 			}
 			if len(args) == 0 {
-				all, err := served(ctx, s.Limiter)
+				all, err := s.Policies(ctx)
 				if err != nil {
 					return err
 				}
@@ -123,7 +123,7 @@ func (t *tool) watch() *cobra.Command {
 					args = append(args, p.Name)
 				}
 				if args = slices.Compact(args); len(args) == 0 {
-					return usage("%s", s.nothing())
+					return usage("%s%s", s.Nothing(), hints[operate.NeedsPrefix])
 				}
 			}
 			return t.watching(ctx, s.rdb, args, every, times)
