@@ -5,7 +5,6 @@ import (
 	"io"
 	"regexp"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -182,12 +181,11 @@ func TestSlots(t *testing.T) {
 	require.Regexp(t, `(?m)^P\w+ +2$`, r.ok("slots", "report", "key"))
 }
 
-func TestTopAndWatch(t *testing.T) {
+func TestTop(t *testing.T) {
 	t.Parallel()
 	policies, r, _ := start(t)
 	require.Contains(t, r.ok("top", "ban"), "no denials are reported")
 	r.fails(exitUsage, `no process serves a policy "nobody"`, "top", "nobody")
-	r.fails(exitUsage, `no process serves a policy "nobody"`, "watch", "ban", "nobody")
 	for range 4 {
 		take(t, policies["login"], "203.0.113.7")
 		take(t, policies["ban"], "key")
@@ -199,25 +197,6 @@ func TestTopAndWatch(t *testing.T) {
 	}))
 	require.Regexp(t, `(?m)^key +3 +0$`, r.ok("top", "ban"))
 	require.Len(t, read[[]denied](r, "top", "ban", "-n", "1"), 1)
-
-	stop := make(chan struct{})
-	var busy sync.WaitGroup
-	busy.Go(func() {
-		for {
-			select {
-			case <-stop:
-				return
-			case <-time.After(10 * time.Millisecond):
-				take(t, policies["ban"], "key")
-			}
-		}
-	})
-	require.True(t, testkit.BecomesTrue(nil, func() bool {
-		out := r.ok("watch", "--every", "1s", "--times", "2")
-		return regexp.MustCompile(`(?m)^ban +0\.0 +[1-9]\d*\.\d +0\.0 +0\.0$`).MatchString(out)
-	}))
-	close(stop)
-	busy.Wait()
 }
 
 // TestARegistryOfANewerVersion: the tool says that it is too old, and changes nothing.

@@ -150,7 +150,7 @@ func (t *tool) root() *cobra.Command {
 	flags.DurationVar(&t.timeout, "timeout", 5*time.Second, "how long to wait for Redis")
 	flags.BoolVar(&t.json, "json", false, "print JSON")
 	flags.BoolVarP(&t.yes, "yes", "y", false, "do not ask")
-	root.AddCommand(t.policies(), t.status(), t.slots(), t.top(), t.watch(), t.block(), t.reset(), t.override(),
+	root.AddCommand(t.policies(), t.status(), t.slots(), t.top(), t.block(), t.reset(), t.override(),
 		t.overrideAll(), t.overrides(), t.apply(), t.doctor())
 	setArgs(root)
 	t.completePolicies(root)
@@ -187,7 +187,7 @@ func (t *tool) completePolicies(root *cobra.Command) {
 		}
 		c.ValidArgsFunction = func(c *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 			var names []string
-			if len(args) == 0 || c.Name() == "watch" {
+			if len(args) == 0 {
 				t.timeout = min(t.timeout, time.Second)
 				_ = t.withOperator(func(ctx context.Context, s *session, _ []string) error {
 					all, err := s.Policies(ctx)

@@ -92,7 +92,7 @@ func jsonOf(text string, value any) error { return json.Unmarshal([]byte(text), 
 // application returns a limiter that serves policies, all of which are published.
 func application(t *testing.T, rdb redis.UniversalClient, opts ...ginlimit.LimiterOption) map[string]*ginlimit.Policy {
 	t.Helper()
-	reporter := testkit.Must(top.New(rdb, top.WithInterval(time.Second), top.WithOutcomes()))
+	reporter := testkit.Must(top.New(rdb, top.WithInterval(time.Second)))
 	limiter := testkit.Must(ginlimit.NewLimiter(rdb, append([]ginlimit.LimiterOption{ginlimit.WithTimeout(testkit.Patience),
 		ginlimit.WithLogger(slog.New(slog.DiscardHandler)), ginlimit.WithDenyCache(0),
 		ginlimit.WithClientObserver(reporter.Observe)}, opts...)...))
@@ -178,7 +178,6 @@ func TestMistakesOfUse(t *testing.T) {
 		"--timeout 0s":                               {"top", "p", "--timeout", "0"},
 		"--key-secret-file: open /none":              {"policies", "--key-secret-file", "/none"},
 		"--number -1: want at least 1":               {"top", "p", "-n", "-1"},
-		"--every 0s: want 1s to 1m":                  {"watch", "p", "--every", "0"},
 		`"soon" is no duration above 0`:              {"block", "p", "c", "soon"},
 		"WithPrefix(\"{\")":                          {"policies", "--prefix", "{"},
 		"open /none/file: no such file or directory": {"apply", "/none/file"},
