@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/contrib/admin/operate"
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
@@ -38,7 +39,7 @@ func TestClientsOfMethods(t *testing.T) {
 	held := testkit.Must(policies["account"].Reserve(t.Context(), "customer 7", 1))
 	defer held.Release()
 	require.Equal(t, 2, read[shown](r, "status", "account", "customer 7").Limits[0].Remaining)
-	require.Equal(t, 1, read[[]holder](r, "slots", "account", "customer 7")[0].Slots)
+	require.Equal(t, 1, read[[]operate.Holder](r, "slots", "account", "customer 7")[0].Slots)
 	r.ok("block", "account", "customer 7", "1h", "-y")
 	require.False(t, reserve())
 	r.ok("reset", "account", "customer 7", "-y")

@@ -1,4 +1,4 @@
-package main
+package operate
 
 import (
 	"cmp"
@@ -22,27 +22,27 @@ func (i info) memory(name string, others, db int, f *findings) {
 	elsewhere := i.keysElsewhere(db)
 	switch {
 	case policy == "":
-		f.add(name, "memory", warning, "the server does not say its maxmemory-policy", "look it up; "+seeMaxmemory)
+		f.add(name, "memory", Warning, "the server does not say its maxmemory-policy", "look it up; "+seeMaxmemory)
 	case most == 0:
-		f.add(name, "memory", warning, policy+", no maxmemory", "set maxmemory, or the system may end Redis")
+		f.add(name, "memory", Warning, policy+", no maxmemory", "set maxmemory, or the system may end Redis")
 	case used*10 > most*9 && policy == "noeviction":
-		f.add(name, "memory", problem, found, "give Redis more memory; "+seeMaxmemory)
+		f.add(name, "memory", Problem, found, "give Redis more memory; "+seeMaxmemory)
 	case policy == "volatile-ttl" && others > 0:
 		found += fmt.Sprintf("; %d of %d random keys are of others", others, maxSample)
-		f.add(name, "memory", warning, found, evictsFirst)
+		f.add(name, "memory", Warning, found, evictsFirst)
 	case policy == "volatile-ttl" && elsewhere > 0:
-		f.add(name, "memory", warning, fmt.Sprintf("%s; %d keys in other databases", found, elsewhere), evictsFirst)
+		f.add(name, "memory", Warning, fmt.Sprintf("%s; %d keys in other databases", found, elsewhere), evictsFirst)
 	case policy == "volatile-ttl":
 		f.mu.Lock()
 		f.ttl = append(f.ttl, evicting{name, found})
 		f.mu.Unlock()
 	case policy != "noeviction":
-		f.add(name, "memory", warning, found, "evicted clients start with a full bucket: set noeviction; "+seeMaxmemory)
+		f.add(name, "memory", Warning, found, "evicted clients start with a full bucket: set noeviction; "+seeMaxmemory)
 	default:
-		f.add(name, "memory", fine, found, "")
+		f.add(name, "memory", Fine, found, "")
 	}
 	if n := i.number("evicted_keys"); n > 0 {
-		f.add(name, "evictions", warning, fmt.Sprintf("%d keys since the start", n), seeMaxmemory)
+		f.add(name, "evictions", Warning, fmt.Sprintf("%d keys since the start", n), seeMaxmemory)
 	}
 }
 
@@ -76,26 +76,26 @@ func (f *findings) addEviction(served []ginlimit.PolicyInfo) {
 		for _, l := range p.Limits {
 			switch {
 			case l.InFlight > 0 || l.Algorithm != ginlimit.TokenBucket || l.Calendar != ginlimit.Calendar{}:
-				why = fmt.Sprintf("; policy %s has other keys than token buckets", word(p.Name))
+				why = fmt.Sprintf("; policy %s has other keys than token buckets", p.Name)
 			case l.Rate > 0:
 				tokens = append(tokens, token{p.Name, l.Period / time.Duration(l.Rate)})
 			}
 		}
 		if slices.Contains(p.Options, "WithBan") {
-			why = fmt.Sprintf("; policy %s has other keys than token buckets", word(p.Name))
+			why = fmt.Sprintf("; policy %s has other keys than token buckets", p.Name)
 		}
 	}
 	if why == "" && len(tokens) > 0 {
 		order := func(a, b token) int { return cmp.Compare(a.takes, b.takes) }
 		if a, b := slices.MinFunc(tokens, order), slices.MaxFunc(tokens, order); b.takes > 2*a.takes {
-			why = fmt.Sprintf("; a token of policy %s takes %s, of %s %s", word(a.policy), span(a.takes),
-				word(b.policy), span(b.takes))
+			why = fmt.Sprintf("; a token of policy %s takes %s, of %s %s", a.policy, Span(a.takes),
+				b.policy, Span(b.takes))
 		}
 	}
 	for _, e := range f.ttl {
-		state := fine
+		state := Fine
 		if why != "" {
-			state = warning
+			state = Warning
 		}
 		f.add(e.server, "memory", state, e.found+why, evictsFirst)
 	}

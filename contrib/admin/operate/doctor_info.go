@@ -1,4 +1,4 @@
-package main
+package operate
 
 import (
 	"context"
@@ -30,10 +30,10 @@ func (i info) number(field string) int64 {
 }
 
 // examineInfo reads what the server says about itself. A field that it does not have is not judged.
-func (t *tool) examineInfo(ctx context.Context, rdb redis.Cmdable, name string, others int, f *findings) {
+func (o *Operator) examineInfo(ctx context.Context, rdb redis.Cmdable, name string, others int, f *findings) {
 	text, err := rdb.Info(ctx).Result()
 	if err != nil {
-		f.add(name, "version", warning, errorText(err), adviceOf(err))
+		f.failed(name, "version", Warning, "", err)
 		return
 	}
 	i := parseInfo(text)
@@ -44,9 +44,9 @@ func (t *tool) examineInfo(ctx context.Context, rdb redis.Cmdable, name string, 
 	}
 	i.persistence(name, f)
 	if most, now := i.number("maxclients"), i.number("connected_clients"); most > 0 {
-		state := fine
+		state := Fine
 		if now*10 > most*9 {
-			state = warning
+			state = Warning
 		}
 		f.add(name, "connections", state, fmt.Sprintf("%d of %d", now, most), "raise maxclients, or lower PoolSize")
 	}
@@ -62,12 +62,12 @@ func (i info) version(name string, f *findings) {
 	}
 	var major, minor int
 	_, _ = fmt.Sscanf(version, "%d.%d", &major, &minor)
-	state, advice := fine, ""
+	state, advice := Fine, ""
 	switch {
 	case major < 6 || major == 6 && minor < 2:
-		state, advice = problem, "upgrade: ginlimit needs 6.2, and is tested with 7.0"
+		state, advice = Problem, "upgrade: ginlimit needs 6.2, and is tested with 7.0"
 	case major < 7:
-		state, advice = warning, "upgrade to 7.0: with 6.2 a cluster answers each client in a call of its own"
+		state, advice = Warning, "upgrade to 7.0: with 6.2 a cluster answers each client in a call of its own"
 	}
 	f.add(name, "version", state, product+" "+version, advice)
 }
@@ -76,19 +76,19 @@ func (i info) role(name string, f *findings) {
 	switch i["role"] {
 	case "":
 	case "master":
-		f.add(name, "role", fine, "master", "")
+		f.add(name, "role", Fine, "master", "")
 	default:
-		f.add(name, "role", problem, "a replica", "connect to the master: a replica decides nothing")
+		f.add(name, "role", Problem, "a replica", "connect to the master: a replica decides nothing")
 	}
 }
 
 func (i info) persistence(name string, f *findings) {
 	if i["loading"] == "1" {
-		f.add(name, "persistence", problem, "it loads its data", "wait: decisions go by WithFailureMode")
+		f.add(name, "persistence", Problem, "it loads its data", "wait: decisions go by WithFailureMode")
 	}
 	for _, field := range []string{"rdb_last_bgsave_status", "aof_last_write_status", "aof_last_bgrewrite_status"} {
 		if i[field] == "err" {
-			f.add(name, "persistence", problem, field+": err", "see Redis' log and the disk: Redis may refuse writes")
+			f.add(name, "persistence", Problem, field+": err", "see Redis' log and the disk: Redis may refuse writes")
 		}
 	}
 	if rdb, aof := i["rdb_last_bgsave_status"], i["aof_enabled"]; rdb != "" {
@@ -96,7 +96,7 @@ func (i info) persistence(name string, f *findings) {
 		if aof == "1" {
 			kept = "append-only file"
 		}
-		f.add(name, "persistence", fine,
+		f.add(name, "persistence", Fine,
 			kept+"; a Redis that loses its keys ends blocks, bans and overrides, and fills buckets", "")
 	}
 }
@@ -105,8 +105,8 @@ func (i info) persistence(name string, f *findings) {
 var advice = []struct{ text, do string }{
 	{"NOPERM", "add the command that ACL LOG names to the user: see \"ACL\" in docs/operations.md"},
 	{"WRONGPASS", "check the user and the password"},
-	{"NOAUTH", "give a password: in the URL or in $REDIS_PASSWORD, with --username for an ACL user"},
-	{"MOVED", "it is a cluster: give --cluster"},
+	{"NOAUTH", "give a password, and the name of an ACL user"},
+	{"MOVED", "it is a cluster: connect by a ClusterClient"},
 	{"CLUSTERDOWN", "hash slots have no server: see CLUSTER INFO"},
 	{"LOADING", "wait until Redis has loaded its data"},
 	{"MISCONF", "Redis cannot save: see its log and the disk"},
@@ -114,31 +114,44 @@ var advice = []struct{ text, do string }{
 	{"READONLY", "it is a replica: connect to the master"},
 	{"BUSY", "a script does not end: SCRIPT KILL"},
 	{"WRONGTYPE", "somebody else writes keys of this prefix"},
-	{"x509:", "trust the certificate's authority by --ca"},
-	{"tls:", "check the certificates: --ca, --cert, --key"},
+	{"x509:", "trust the certificate's authority"},
+	{"tls:", "check the certificates"},
 	{"first record does not look like a TLS handshake", "the server has no TLS there: redis://"},
 	{"EOF", "the server closes connections; it may expect TLS: rediss://"},
 	{"connection reset", "the server closes connections; it may expect TLS: rediss://"},
-	{"all sentinels", "check the addresses of the Sentinels and --sentinel"},
+	{"all sentinels", "check the addresses of the Sentinels and the master's name"},
 	{"connection refused", "check the address, and whether Redis runs"},
 	{"no such host", "check the host's name"},
-	{"cluster support disabled", "it is no cluster: leave --cluster and further addresses out"},
+	{"cluster support disabled", "it is no cluster: connect by a Client"},
 }
 
-func adviceOf(err error) string {
+// Advice says what to do about an error of Redis.
+func Advice(err error) string {
 	for _, a := range advice {
 		if strings.Contains(err.Error(), a.text) {
 			return a.do
 		}
 	}
-	var network net.Error
-	if errors.Is(err, context.DeadlineExceeded) || errors.As(err, &network) && network.Timeout() {
+	if isLate(err) {
 		return "no answer in time: check the address, the firewall, whether Redis is frozen, and whether it has TLS there"
 	}
 	return "see \"Reasons\" in docs/operations.md"
 }
 
-// errorText returns an error in one line.
-func errorText(err error) string {
-	return strings.Join(strings.Fields(withoutSecrets(err.Error())), " ")
+// Reason returns what an error of Redis is in a word or two, without what may be secret in it.
+func Reason(err error) string {
+	for _, a := range advice {
+		if strings.Contains(err.Error(), a.text) {
+			return strings.TrimSuffix(a.text, ":")
+		}
+	}
+	if isLate(err) {
+		return "no answer in time"
+	}
+	return "an error that the application's log may explain"
+}
+
+func isLate(err error) bool {
+	var network net.Error
+	return errors.Is(err, context.DeadlineExceeded) || errors.As(err, &network) && network.Timeout()
 }

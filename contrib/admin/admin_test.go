@@ -1,0 +1,413 @@
+package admin_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/contrib/admin"
+	"github.com/ginlimit/ginlimit/contrib/top"
+	"github.com/ginlimit/ginlimit/internal/testkit"
+)
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+// site is an application with the page, and somebody who looks at it.
+type site struct {
+	t       *testing.T
+	limiter *ginlimit.Limiter
+	page    http.Handler
+	log     *journal
+	mounted string
+}
+
+// journal is what is logged.
+type journal struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (j *journal) Write(p []byte) (int, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.text.Write(p)
+}
+
+// lines returns the lines that were logged since the last call.
+func (j *journal) lines() []string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	defer j.text.Reset()
+	return strings.Split(strings.TrimSpace(j.text.String()), "\n")
+}
+
+// staff may change limits: everybody with the header Staff.
+func staff(r *http.Request) (string, bool) {
+	name := r.Header.Get("Staff")
+	return name, name != ""
+}
+
+// newSite returns the page on a Redis. Its limiter serves some policies.
+func newSite(t *testing.T, rdb redis.UniversalClient, opts ...ginlimit.LimiterOption) *site {
+	t.Helper()
+	s := &site{t: t, log: &journal{}, mounted: "/staff/"}
+	reporter := testkit.Must(top.New(rdb, top.WithInterval(time.Second), top.WithOutcomes()))
+	s.limiter = testkit.Must(ginlimit.NewLimiter(rdb, append([]ginlimit.LimiterOption{
+		ginlimit.WithTimeout(testkit.Patience), ginlimit.WithLogger(slog.New(slog.DiscardHandler)),
+		ginlimit.WithDenyCache(0), ginlimit.WithClientObserver(reporter.Observe)}, opts...)...))
+	t.Cleanup(func() { require.NoError(t, s.limiter.Close()) })
+	t.Cleanup(func() { _ = reporter.Close() })
+	s.page = s.pageOf(rdb)
+	return s
+}
+
+func (s *site) pageOf(rdb redis.UniversalClient, opts ...admin.Option) http.Handler {
+	return testkit.Must(admin.New(s.limiter, rdb, append([]admin.Option{admin.WithChanges(staff),
+		admin.WithLogger(slog.New(slog.NewTextHandler(s.log, nil)))}, opts...)...))
+}
+
+// policy returns a policy that is published.
+func (s *site) policy(name string, opts ...ginlimit.PolicyOption) *ginlimit.Policy {
+	s.t.Helper()
+	p := testkit.Must(s.limiter.Policy(name, opts...))
+	testkit.Must(p.Reserve(s.t.Context(), "someone", 1)).Release()
+	testkit.Must(s.limiter.Policies(s.t.Context())) // which publishes it
+	return p
+}
+
+// answer is what the page said.
+type answer struct {
+	code   int
+	header http.Header
+	text   string
+}
+
+var spaces = regexp.MustCompile(`\s+`)
+
+func (s *site) ask(method, path string, form url.Values, header ...string) answer {
+	s.t.Helper()
+	r := httptest.NewRequestWithContext(s.t.Context(), method, s.mounted+path, strings.NewReader(form.Encode()))
+	if form != nil {
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	}
+	for i := 0; i+1 < len(header); i += 2 {
+		r.Header.Set(header[i], header[i+1])
+	}
+	w := httptest.NewRecorder()
+	s.page.ServeHTTP(w, r)
+	text, err := io.ReadAll(w.Body)
+	require.NoError(s.t, err)
+	return answer{w.Code, w.Result().Header, spaces.ReplaceAllString(string(text), " ")}
+}
+
+func (s *site) get(path string) string {
+	s.t.Helper()
+	got := s.ask("GET", path, nil)
+	require.Equal(s.t, http.StatusOK, got.code, got.text)
+	return got.text
+}
+
+// post sends a form, of pairs of name and value, as somebody of the staff.
+func (s *site) post(path string, fields ...string) answer {
+	s.t.Helper()
+	form := url.Values{}
+	for i := 0; i+1 < len(fields); i += 2 {
+		form.Set(fields[i], fields[i+1])
+	}
+	return s.ask("POST", path, form, "Staff", "ann")
+}
+
+// ok is post of what succeeds.
+func (s *site) ok(path string, fields ...string) string {
+	s.t.Helper()
+	got := s.post(path, fields...)
+	require.Equal(s.t, http.StatusOK, got.code, got.text)
+	return got.text
+}
+
+func code(client string) string { return base64.RawURLEncoding.EncodeToString([]byte(client)) }
+
+var byX = ginlimit.WithKey(ginlimit.ByHeader("X"))
+
+func TestOverview(t *testing.T) {
+	t.Parallel()
+	rdb, _ := testkit.NewMiniredis(t)
+	s := newSite(t, rdb)
+	require.Contains(t, s.get(""), "No process has served a policy under the prefix &#34;ginlimit&#34; in the last minutes.")
+	api := s.policy("api", ginlimit.PerMinute(3), byX)
+	s.policy("search", ginlimit.PerHour(100), ginlimit.InFlight(2), byX)
+	for range 5 {
+		testkit.Must(api.Allow(t.Context(), "alice"))
+	}
+	require.NoError(t, s.limiter.Override(t.Context(), ginlimit.Override{Policy: "search", Client: "bob",
+		Limits: []ginlimit.Limit{ginlimit.PerHour(900)}, Until: time.Now().Add(time.Hour), Note: "a launch"}))
+	require.True(t, testkit.BecomesTrue(nil, func() bool {
+		return strings.Contains(s.get(""), "4 allowed, 2 denied")
+	}), s.get(""))
+	page := s.get("")
+	for _, text := range []string{"Redis decides.", "3/m", "100/h, 2 in flight", "900/h", "a launch", "33.3 % denied",
+		`<rect class="denied"`, "read-only"} {
+		require.Contains(t, page, text)
+	}
+	require.NotContains(t, page, "alice", "who is denied stands on the policy's page")
+	require.NotContains(t, page, ">End<", "it is read-only")
+
+	page = s.get("policy?name=api")
+	require.Regexp(t, `<bdi>alice</bdi></button></form></th><td>2</td>`, page)
+	require.Contains(t, s.get("policies?name=SEA"), "1 found.")
+	require.Contains(t, s.get("overrides?policy=search"), "1 in force")
+	require.Contains(t, s.get("health"), "sliding-window: scripts run")
+}
+
+// TestMountedAnywhere: all links are relative to the folder of the page.
+func TestMountedAnywhere(t *testing.T) {
+	t.Parallel()
+	rdb, _ := testkit.NewMiniredis(t)
+	s := newSite(t, rdb)
+	for _, s.mounted = range []string{"/", "/staff/", "/a/b/"} {
+		require.Contains(t, s.get(""), `href="page.css"`)
+		require.Contains(t, s.get("page.js"), "setInterval")
+		require.Equal(t, http.StatusNotFound, s.ask("GET", "nothing", nil).code)
+		require.NotRegexp(t, `(?:href|src|action)="/`, s.get("policies")+s.get("client"))
+	}
+}
+
+func TestAClient(t *testing.T) {
+	t.Parallel()
+	rdb, _ := testkit.NewMiniredis(t)
+	s := newSite(t, rdb)
+	api := s.policy("api", ginlimit.PerHour(10), ginlimit.InFlight(2), byX)
+	of := []string{"policy", "api", "client", "alice"}
+	for range 3 {
+		testkit.Must(api.Reserve(t.Context(), "alice", 2)).Release()
+	}
+	held := testkit.Must(api.Reserve(t.Context(), "alice", 1))
+	defer held.Release()
+	page := s.ok("client", of...)
+	for _, text := range []string{"<b>10/h</b> 3 of 10 left", "<b>2 in flight</b> 1 of 2 slots free", `width="30"`,
+		">Allowed</b>", "</code>: 1</li>"} {
+		require.Contains(t, page, text)
+	}
+
+	sentence := "Deny client alice under policy api everything for 1h0m0s, until "
+	require.Contains(t, s.ok("confirm", append(of, "do", "block", "for", "1h", "note", "a bot")...), sentence)
+	require.True(t, testkit.Must(api.Peek(t.Context(), "alice")).Allowed, "nothing is done before it is confirmed")
+	page = s.ok("change", append(of, "do", "block", "for", "1h", "note", "a bot")...)
+	require.Contains(t, page, "Done: "+sentence)
+	require.Contains(t, page, ">Denied</b> for 1h0m0s")
+	require.False(t, testkit.Must(api.Peek(t.Context(), "alice")).Allowed)
+	lines := s.log.lines()
+	require.Len(t, lines, 1)
+	for _, text := range []string{"level=INFO", "who=ann", "change=block", "policy=api", `note="a bot"`, "result=done",
+		"client=alice"} {
+		require.Contains(t, lines[0], text)
+	}
+
+	require.Contains(t, s.ok("change", append(of, "do", "reset")...), "Done: End the block and the ban of client alice")
+	require.True(t, testkit.Must(api.Peek(t.Context(), "alice")).Allowed)
+
+	override := append(of, "do", "override", "limits", "600/h burst 60", "ends", "2h", "note", "a launch")
+	require.Regexp(t, `Limit client alice under policy api to 600/h burst 60 instead of 10/h, 2 in flight, until .* `+
+		`It keeps 2 in flight\.`, s.ok("confirm", override...))
+	page = s.ok("change", override...)
+	require.Contains(t, page, "60 of 60 left", page)
+	require.Contains(t, page, "1 of 2 slots free")
+	all := testkit.Must(s.limiter.Overrides(t.Context()))
+	require.Len(t, all, 1)
+	require.Equal(t, "a launch", all[0].Note)
+	require.WithinDuration(t, time.Now().Add(2*time.Hour), all[0].Until, time.Minute)
+
+	end := []string{"policy", "api", "code", code("alice"), "hash", "no", "do", "end"}
+	require.Contains(t, s.ok("confirm", end...), "End the override of policy api for client alice: 600/h burst 60 until ")
+	s.ok("change", end...)
+	require.Empty(t, testkit.Must(s.limiter.Overrides(t.Context())))
+	got := s.post("change", end...)
+	require.Equal(t, http.StatusBadRequest, got.code)
+	require.Contains(t, got.text, "has no such override any more")
+}
+
+func TestOverrideForAll(t *testing.T) {
+	t.Parallel()
+	rdb, _ := testkit.NewMiniredis(t)
+	s := newSite(t, rdb)
+	s.policy("api", ginlimit.PerMinute(1), byX)
+	all := []string{"policy", "api", "all", "yes", "do", "override", "limits", "60/m", "ends", "30m"}
+	require.Contains(t, s.ok("confirm", all...),
+		"Limit all clients of policy api without an override of their own to 60/m instead of 1/m")
+	require.Contains(t, s.ok("change", all...), "Overridden for all clients:</b> 60/m until")
+	end := []string{"policy", "api", "all", "yes", "do", "end"}
+	require.Contains(t, s.ok("change", end...), "Done: End the override of policy api for all clients: 60/m")
+	require.Empty(t, testkit.Must(s.limiter.Overrides(t.Context())))
+	require.Equal(t, http.StatusBadRequest, s.post("change", "policy", "api", "all", "yes", "do", "block", "for", "1h").code)
+}
+
+// TestWhoMayChange: nobody without WithChanges, and who the function does not know.
+func TestWhoMayChange(t *testing.T) {
+	t.Parallel()
+	rdb, _ := testkit.NewMiniredis(t)
+	s := newSite(t, rdb)
+	api := s.policy("api", ginlimit.PerHour(10), byX)
+	form := url.Values{"policy": {"api"}, "client": {"a"}, "do": {"block"}, "for": {"1h"}}
+	for _, path := range []string{"confirm", "change"} {
+		require.Equal(t, http.StatusForbidden, s.ask("POST", path, form).code)
+		require.Equal(t, http.StatusForbidden, s.ask("POST", path, form, "Staff", "ann", "Sec-Fetch-Site", "cross-site").code)
+		require.Equal(t, http.StatusForbidden, s.ask("POST", path, form, "Staff", "ann", "Origin", "https://evil.test").code)
+		require.Equal(t, http.StatusMethodNotAllowed, s.ask("GET", path+"?"+form.Encode(), nil, "Staff", "ann").code)
+	}
+	require.Equal(t, http.StatusForbidden, s.ask("POST", "client", form, "Sec-Fetch-Site", "cross-site").code)
+	s.page = testkit.Must(admin.New(s.limiter, rdb))
+	require.Equal(t, http.StatusForbidden, s.ask("POST", "change", form, "Staff", "ann").code)
+	require.NotContains(t, s.ok("client", "policy", "api", "client", "a"), "What would it do?")
+	require.True(t, testkit.Must(api.Peek(t.Context(), "a")).Allowed)
+}
+
+// TestEveryAnswerIsGuarded by what browsers enforce, and no proxy keeps it.
+func TestEveryAnswerIsGuarded(t *testing.T) {
+	t.Parallel()
+	rdb, _ := testkit.NewMiniredis(t)
+	s := newSite(t, rdb)
+	s.policy("api", ginlimit.PerHour(10), byX)
+	for _, got := range []answer{s.ask("GET", "", nil), s.ask("GET", "policy?name=api", nil), s.ask("GET", "none", nil),
+		s.post("client", "policy", "api", "client", "a"), s.post("confirm")} {
+		policy := got.header.Get("Content-Security-Policy")
+		require.Contains(t, policy, "default-src 'none'")
+		require.NotContains(t, policy, "unsafe")
+		require.Equal(t, "no-store", got.header.Get("Cache-Control"))
+		require.Equal(t, "nosniff", got.header.Get("X-Content-Type-Options"))
+		require.NotRegexp(t, `(?i)<style|<script>| style=| on[a-z]+=`, got.text)
+		require.NotRegexp(t, `(?:src|href)="(?:https?:)?//`, got.text)
+	}
+}
+
+// TestBadInput is a 400 that says what is wrong.
+func TestBadInput(t *testing.T) {
+	t.Parallel()
+	rdb, _ := testkit.NewMiniredis(t)
+	s := newSite(t, rdb)
+	s.policy("api", ginlimit.PerHour(10), byX)
+	s.policy("plan", byX, ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) {
+		return []ginlimit.Limit{ginlimit.PerHour(7)}, nil
+	}))
+	of := []string{"policy", "api", "client", "a"}
+	for text, got := range map[string]answer{
+		"No process serves a policy":               s.ask("GET", "policy?name=nobody", nil),
+		"there are api, plan":                      s.post("client", "policy", "nobody", "client", "a"),
+		"The client is empty":                      s.post("client", "policy", "api"),
+		"The client of the form cannot be read":    s.post("client", "policy", "api", "code", "!"),
+		"fill in its limits":                       s.post("client", "policy", "plan", "client", "a"),
+		"is no hash as top shows it":               s.post("client", append(of, "hash", "yes")...),
+		"say which it is":                          s.post("client", "policy", "api", "client", "#"+strings.Repeat("A", 43)),
+		"is no duration above 0":                   s.post("confirm", append(of, "do", "block", "for", "soon")...),
+		"There is no such change":                  s.post("confirm", append(of, "do", "drop")...),
+		"There are no limits":                      s.post("confirm", append(of, "do", "override", "ends", "2h")...),
+		"is in the past":                           s.post("confirm", append(of, "do", "override", "limits", "1/h", "ends", "2020-01-01T00:00:00Z")...),
+		"The note is one line":                     s.post("confirm", append(of, "do", "reset", "note", "a\nb")...),
+		"at most 366 days ahead":                   s.post("change", append(of, "do", "override", "limits", "1/h", "ends", "900d")...),
+		"without its other limits":                 s.post("change", append(of, "do", "override", "limits", "2 in flight", "ends", "2h")...),
+		"The form cannot be read, or is too long.": s.post("client", append(of, "note", strings.Repeat("a", 1<<17))...),
+	} {
+		require.Equal(t, http.StatusBadRequest, got.code, "%s: %s", text, got.text)
+		require.Contains(t, got.text, text)
+	}
+	require.Contains(t, s.ok("client", "policy", "plan", "client", "a", "own", "7/h"), "7 of 7 left")
+	require.Contains(t, s.ok("confirm", "policy", "plan", "client", "a", "do", "override", "limits", "9/h", "ends", "1h"),
+		"It keeps the slots that the application gives it.")
+	require.Empty(t, testkit.Must(s.limiter.Overrides(t.Context())))
+}
+
+// hostile are names that clients may choose.
+var hostile = []string{`<script>alert(1)</script>`, `"><img src=x onerror=alert(1)>`, `'`, `a&b`, "a\u202eb", "a\nb",
+	"\x01", "\xff\xfe", "{{.}}", "javascript:alert(1)", " a ", strings.Repeat("x", 300), "#", "a|b{c}"}
+
+// TestHostileClients are text, and no other client than they are.
+func TestHostileClients(t *testing.T) {
+	t.Parallel()
+	rdb, _ := testkit.NewMiniredis(t)
+	s := newSite(t, rdb)
+	api := s.policy("api", ginlimit.PerHour(1), byX)
+	button := regexp.MustCompile(`name="code" value="([\w-]*)"`)
+	for _, name := range hostile {
+		testkit.Must(api.Allow(t.Context(), name))
+		of := []string{"policy", "api", "code", code(name), "hash", "no"}
+		page := s.ok("client", of...)
+		require.Contains(t, page, ">Denied</b>", "%q", name)
+		require.Equal(t, code(name), button.FindStringSubmatch(page)[1], "%q", name)
+		page += s.ok("confirm", append(of, "do", "reset", "note", `<b>"`)...)
+		page += s.ok("change", append(of, "do", "reset", "note", `<b>"`)...)
+		require.True(t, testkit.Must(api.Peek(t.Context(), name)).Allowed, "%q", name)
+		require.NotRegexp(t, `<script>|<img|<b>"|[\x00-\x08\x0b-\x1f\x7f\x{202e}]`, page, "%q", name)
+	}
+	for range 2 {
+		for _, name := range hostile {
+			testkit.Must(api.Allow(t.Context(), name))
+		}
+	}
+	require.True(t, testkit.BecomesTrue(nil, func() bool {
+		return strings.Contains(s.get("policy?name=api"), "&lt;script&gt;alert(1)&lt;/script&gt;")
+	}))
+	page := s.get("policy?name=api")
+	require.NotRegexp(t, `<script>|<img|[\x00-\x08\x0b-\x1f\x7f\x{202e}]`, page)
+	for _, m := range button.FindAllStringSubmatch(page, -1) { // who stands there can be looked up
+		name := string(testkit.Must(base64.RawURLEncoding.DecodeString(m[1])))
+		hash := "no"
+		if strings.HasPrefix(name, "#") && len(name) == 44 {
+			hash = "yes"
+		}
+		require.Contains(t, s.ok("client", "policy", "api", "code", m[1], "hash", hash), ">Denied</b>", "%q", name)
+	}
+}
+
+// TestSecretClients are HMACs, unless the page has the secret.
+func TestSecretClients(t *testing.T) {
+	t.Parallel()
+	rdb, _ := testkit.NewMiniredis(t)
+	secret := []byte("a secret of 32 bytes for the test")
+	s := newSite(t, rdb, ginlimit.WithKeySecret(secret))
+	api := s.policy("api", ginlimit.PerHour(1), byX)
+	testkit.Must(api.Allow(t.Context(), "alice"))
+	got := s.post("client", "policy", "api", "client", "alice")
+	require.Equal(t, http.StatusBadRequest, got.code)
+	require.Contains(t, got.text, "has a WithKeySecret: the page needs it by admin.WithKeySecret, or the client&#39;s hash")
+	s.page = s.pageOf(rdb, admin.WithKeySecret(secret))
+	require.Contains(t, s.ok("client", "policy", "api", "client", "alice"), ">Denied</b>")
+	s.log.lines()
+	require.Contains(t, s.ok("change", "policy", "api", "client", "alice", "do", "override", "limits", "9/h", "ends", "1h"),
+		"0 of 9 left")
+	require.NotContains(t, strings.Join(s.log.lines(), ""), "alice")
+	stored := testkit.Must(s.limiter.Overrides(t.Context()))[0].Client
+	require.Len(t, stored, 44)
+	require.Contains(t, s.get("overrides"), "HMAC or hash")
+	page := s.ok("client", "policy", "api", "code", code(stored), "hash", "yes")
+	require.Contains(t, page, "This is an HMAC or a hash")
+	require.Contains(t, page, "0 of 9 left")
+	s.ok("change", "policy", "api", "code", code(stored), "hash", "yes", "do", "end")
+	require.Empty(t, testkit.Must(s.limiter.Overrides(t.Context())))
+}
+
+// TestNewSaysAllThatIsWrong, without a Redis.
+func TestNewSaysAllThatIsWrong(t *testing.T) {
+	t.Parallel()
+	_, err := admin.New(nil, (*redis.Client)(nil), nil, admin.WithChanges(nil), admin.WithPrefix("{"),
+		admin.WithKeySecret(nil), admin.WithLogger(nil))
+	require.ErrorIs(t, err, ginlimit.ErrInvalidArgument)
+	for _, text := range []string{"the Redis client is nil", "not made by NewLimiter", "option 1 is nil", "WithChanges",
+		`WithPrefix("{")`, "WithKeySecret: 0 bytes", "WithLogger"} {
+		require.ErrorContains(t, err, text)
+	}
+	_, err = admin.New(&ginlimit.Limiter{}, redis.NewClient(&redis.Options{}))
+	require.ErrorIs(t, err, ginlimit.ErrInvalidArgument)
+}
