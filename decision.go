@@ -331,6 +331,7 @@ func (t *part) recordSettled(ctx context.Context, began time.Time, actual int64,
 	if left.Decided {
 		r = t.limits.result(p.limiter.engine, left)
 	}
+	r.Granted = int(actual) - t.result.Granted
 	o := observation{p.limiter.observers, began, Event{Name: p.name, DryRun: p.dryRun}, t.client}
 	o.record(ctx, OutcomeSettled, int(actual), true, r, failure{})
 }

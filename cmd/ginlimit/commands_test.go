@@ -192,11 +192,14 @@ func TestTop(t *testing.T) {
 		take(t, policies["ban"], "a\x1b[2Jkey")
 	}
 	require.True(t, testkit.BecomesTrue(nil, func() bool { // a part may be reported before
-		all := read[[]denied](r, "top", "ban", "-n", "9")
-		return len(all) == 2 && all[1] == denied{Client: "key", Denials: 3}
+		all := read[[]ranked](r, "top", "ban", "-n", "9")
+		return len(all) == 2 && all[1] == ranked{Client: "key", Denials: 3}
 	}))
 	require.Regexp(t, `(?m)^key +3 +0$`, r.ok("top", "ban"))
-	require.Len(t, read[[]denied](r, "top", "ban", "-n", "1"), 1)
+	require.Regexp(t, `^CLIENT +TOKENS +ERROR\n203.0.113.7 +4 +0\n`, r.ok("top", "login", "--used"))
+	require.Equal(t, ranked{Client: "203.0.113.7", Tokens: 4}, read[[]ranked](r, "top", "login", "--used")[0])
+	require.Contains(t, r.ok("top", "trial", "--used"), "no use is reported; does the application use contrib/top WithUsage?")
+	require.Len(t, read[[]ranked](r, "top", "ban", "-n", "1"), 1)
 }
 
 // TestARegistryOfANewerVersion: the tool says that it is too old, and changes nothing.

@@ -92,7 +92,7 @@ func jsonOf(text string, value any) error { return json.Unmarshal([]byte(text), 
 // application returns a limiter that serves policies, all of which are published.
 func application(t *testing.T, rdb redis.UniversalClient, opts ...ginlimit.LimiterOption) map[string]*ginlimit.Policy {
 	t.Helper()
-	reporter := testkit.Must(top.New(rdb, top.WithInterval(time.Second)))
+	reporter := testkit.Must(top.New(rdb, top.WithInterval(time.Second), top.WithUsage()))
 	limiter := testkit.Must(ginlimit.NewLimiter(rdb, append([]ginlimit.LimiterOption{ginlimit.WithTimeout(testkit.Patience),
 		ginlimit.WithLogger(slog.New(slog.DiscardHandler)), ginlimit.WithDenyCache(0),
 		ginlimit.WithClientObserver(reporter.Observe)}, opts...)...))

@@ -214,7 +214,7 @@ func TestCluster(t *testing.T) {
 	take(t, policies["ban"], "key")
 	take(t, policies["ban"], "key")
 	several := newRunner(t, strings.Join(addrs, ","))
-	require.True(t, testkit.BecomesTrue(nil, func() bool { return len(read[[]denied](several, "top", "ban")) == 1 }))
+	require.True(t, testkit.BecomesTrue(nil, func() bool { return len(read[[]ranked](several, "top", "ban")) == 1 }))
 	alone := newRunner(t, "redis://"+addrs[0])
 	_, do := stateOf(alone.examined(exitFailed), "decisions")
 	require.Equal(t, "it is a cluster: give --cluster", do)

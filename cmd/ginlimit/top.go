@@ -11,16 +11,17 @@ import (
 	"github.com/ginlimit/ginlimit/contrib/top"
 )
 
-// denied is a client in the output of top.
-type denied struct {
+// ranked is a client in the output of top.
+type ranked struct {
 	Client  string `json:"client"`
 	Hashed  bool   `json:"hashed,omitempty"`
-	Denials int64  `json:"denials"`
+	Denials int64  `json:"denials,omitempty"`
+	Tokens  int64  `json:"tokens,omitempty"`
 	Error   int64  `json:"error"`
 }
 
 // argument returns the client as other commands take it.
-func (d denied) argument() string {
+func (d ranked) argument() string {
 	switch {
 	case d.Hashed:
 		return word(d.Client) + " --hash"
@@ -31,45 +32,58 @@ func (d denied) argument() string {
 }
 
 func (t *tool) top() *cobra.Command {
-	most := 20
+	most, used := 20, false
 	c := &cobra.Command{
 		Use:   "top POLICY",
-		Short: "List the clients that a policy has denied most in the last ten minutes",
-		Long: "List the clients that a policy has denied most in the last ten minutes.\n\n" +
-			"The application has to report them, by contrib/top. A client had DENIALS denials, or up to ERROR fewer.\n" +
+		Short: "List the clients that a policy has denied most in the last ten minutes, or that use most",
+		Long: "List the clients that a policy has denied most in the last ten minutes, or that use most.\n\n" +
+			"The application has to report them, by contrib/top; for --used with its WithUsage. A client had DENIALS\n" +
+			"denials, or up to ERROR fewer; it used TOKENS tokens, or up to ERROR fewer.\n" +
 			"CLIENT can be given to status, block, reset and slots as it is here, with --hash.",
 		Args: cobra.ExactArgs(1),
 		RunE: t.withOperator(func(ctx context.Context, s *session, args []string) error {
 			if most < 1 {
 				return usage("--number %d: want at least 1", most)
 			}
-			clients, err := top.Denied(ctx, s.rdb, t.prefix, args[0])
+			read := top.Denied
+			if used {
+				read = top.Used
+			}
+			clients, err := read(ctx, s.rdb, t.prefix, args[0])
 			if err != nil {
 				return err
 			}
 			if len(clients) == 0 {
-				if _, err := s.Variants(ctx, args[0]); err != nil { // nobody can be denied
+				if _, err := s.Variants(ctx, args[0]); err != nil { // it has no clients
 					return err
 				}
 			}
-			list := []denied{}
+			list := []ranked{}
 			for _, c := range clients[:min(len(clients), most)] {
-				list = append(list, denied{c.Key, c.Hashed, c.Denials, c.Error})
+				list = append(list, ranked{c.Key, c.Hashed, c.Denials, c.Tokens, c.Error})
 			}
-			return t.print(list, func(w io.Writer) {
-				if len(list) == 0 {
-					row(w, "no denials are reported; does the application use contrib/top?")
-					return
-				}
-				row(w, "CLIENT", "DENIALS", "ERROR")
-				for _, c := range list {
-					row(w, c.argument(), c.Denials, c.Error)
-				}
-			})
+			return t.print(list, func(w io.Writer) { printRanked(w, list, used) })
 		}),
 	}
 	c.Flags().IntVarP(&most, "number", "n", most, "how many clients, at most 100")
+	c.Flags().BoolVar(&used, "used", false, "by the tokens that they took, less what settlements gave back")
 	return c
+}
+
+func printRanked(w io.Writer, list []ranked, used bool) {
+	what, number := "denials are", "DENIALS"
+	if used {
+		what, number = "use is", "TOKENS"
+	}
+	if len(list) == 0 {
+		with := map[bool]string{true: " WithUsage"}[used]
+		row(w, "no "+what+" reported; does the application use contrib/top"+with+"?")
+		return
+	}
+	row(w, "CLIENT", number, "ERROR")
+	for _, c := range list {
+		row(w, c.argument(), c.Denials+c.Tokens, c.Error) // one is 0
+	}
 }
 
 // with returns what cobra runs, for a function that needs Redis.

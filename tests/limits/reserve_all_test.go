@@ -184,9 +184,9 @@ func TestEventsOfReserveAll(t *testing.T) {
 		r := reserveAll(t, charges...)
 		require.Equal(t, []ginlimit.Event{
 			{Name: "p", Allowed: true, Limit: ginlimit.PerHour(9), Remaining: 6, ResetAfter: 20 * time.Minute,
-				Source: ginlimit.FromLocal, Cost: 3},
+				Source: ginlimit.FromLocal, Cost: 3, Charged: 3},
 			{Name: "q", Allowed: true, Limit: ginlimit.PerHour(5), Remaining: 1, ResetAfter: 48 * time.Minute,
-				Source: ginlimit.FromLocal, Cost: 4},
+				Source: ginlimit.FromLocal, Cost: 4, Charged: 4},
 		}, seen)
 		seen = nil
 		reserveAll(t, charges...)

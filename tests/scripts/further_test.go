@@ -60,10 +60,10 @@ func TestFurtherScripts(t *testing.T) {
 	require.NoError(t, rdb.Set(t.Context(), wire.PlanToken("plan"), "token", time.Minute).Err())
 	require.EqualValues(t, 1, call("plan", keys, args...))
 
-	const report = "1 2 3 4 5 6\n1 1 ann\n"
+	const report = "1 2 3 4 5 6 7 8\nd 1 1 ann\nc 2 0 bob\n"
 	require.EqualValues(t, 1, call("report", []string{"top"}, "P", 1, 0, report, 10, 256, 100))
 	require.EqualValues(t, 0, call("report", []string{"top"}, "P", 1, 0, report, 10, 256, 100), "it has it already")
 	require.EqualValues(t, 1, call("report", []string{"top"}, "P", 2, 0, report, 10, 256, 100))
 	list := call("read", []string{"top"}, 10).([]any)
-	require.Equal(t, "1 4 6 8 10 12\n2 2 ann\n", list[1])
+	require.Equal(t, "1 4 6 8 10 12 14 16\nd 2 2 ann\nc 4 0 bob\n", list[1])
 }

@@ -48,13 +48,13 @@ func ways() map[string]way {
 		return ginlimit.Event{Outcome: ginlimit.OutcomeFailed, Source: ginlimit.FromPolicy, Reason: reason, Cost: cost}
 	}
 	allowed := func(limit ginlimit.Limit, source ginlimit.Source) ginlimit.Event {
-		return ginlimit.Event{Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: limit, Source: source, Cost: 1}
+		return ginlimit.Event{Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: limit, Source: source, Cost: 1, Charged: 1}
 	}
 	denied := func(limit ginlimit.Limit, source ginlimit.Source, cause ginlimit.Cause) ginlimit.Event {
 		return ginlimit.Event{Outcome: ginlimit.OutcomeDenied, Limit: limit, Source: source, Cause: cause, Cost: 1}
 	}
 	with := func(e ginlimit.Event, edit func(*ginlimit.Event)) ginlimit.Event { edit(&e); return e }
-	costs := func(n int) func(*ginlimit.Event) { return func(e *ginlimit.Event) { e.Cost = n } }
+	costs := func(n int) func(*ginlimit.Event) { return func(e *ginlimit.Event) { e.Cost, e.Charged = n, min(n, e.Charged) } }
 	because := func(reason ginlimit.Reason) func(*ginlimit.Event) {
 		return func(e *ginlimit.Event) { e.Reason = reason }
 	}

@@ -61,7 +61,7 @@ func TestObserverSeesAWaitOnce(t *testing.T) {
 			require.NoError(t, l.Wait(t.Context(), "k", limit))
 		}, ginlimit.Event{Name: "test", Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: limit,
 			ResetAfter: time.Second,
-			Source:     ginlimit.FromLocal, Cost: 1, Duration: time.Second, Waited: time.Second}},
+			Source:     ginlimit.FromLocal, Cost: 1, Charged: 1, Duration: time.Second, Waited: time.Second}},
 		"until its context ends": {func(t *testing.T, l *testkit.Limiter) {
 			ctx, cancel := context.WithCancel(t.Context())
 			time.AfterFunc(500*time.Millisecond, cancel)
@@ -123,15 +123,15 @@ func TestObserversAddUp(t *testing.T) {
 	testkit.Must(one.Allow(t.Context(), "u", ginlimit.PerDay(1)))
 	want := []ginlimit.Event{
 		{Name: "p", Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: ginlimit.PerDay(3),
-			Remaining: 2, Source: ginlimit.FromLocal, Cost: 1},
+			Remaining: 2, Source: ginlimit.FromLocal, Cost: 1, Charged: 1},
 		{Name: "p", Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: ginlimit.PerDay(3),
-			Source: ginlimit.FromLocal, Cost: 2},
+			Source: ginlimit.FromLocal, Cost: 2, Charged: 2},
 		{Name: "p", Outcome: ginlimit.OutcomeDenied, Cause: ginlimit.CauseRate, Limit: ginlimit.PerDay(3),
 			Source: ginlimit.FromLocal, Cost: 2},
 		{Name: "p", Outcome: ginlimit.OutcomeDenied, Cause: ginlimit.CauseNever, Limit: ginlimit.PerDay(3),
 			Source: ginlimit.FromLocal, Cost: 4},
 		{Name: "test", Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: ginlimit.PerDay(1),
-			Source: ginlimit.FromLocal, Cost: 1},
+			Source: ginlimit.FromLocal, Cost: 1, Charged: 1},
 	}
 	require.Equal(t, want, first.take(t))
 	require.Equal(t, want, second.take(t))
