@@ -119,6 +119,7 @@ type Limiter struct {
 	engine    *engine.Engine
 	rdb       redis.UniversalClient // nil without Redis
 	questions sync.Pool             // of *question
+	decisions sync.Pool             // of *decision, each of one policy
 	addresses gintrust.Warnings     // of addresses that clients can spoof, or that Gin cannot read
 	overrides *overrides.View[[]Limit]
 	published *published.Limiter

@@ -99,7 +99,7 @@ func (t Text) Append(dst []byte, prefix, key string) []byte {
 	case prefix == "":
 	case len(key) > maxPart:
 		key = hashOf(key)
-	case hasSpecial(key):
+	case strings.ContainsAny(key, special):
 		key = escaper.Replace(key)
 	}
 	dst = append(dst, key...)
@@ -112,7 +112,12 @@ func (t Text) Append(dst []byte, prefix, key string) []byte {
 		var sum [sha256.Size]byte
 		return appendHash(dst[:start], mac.Sum(sum[:0]))
 	}
-	if plain(text) {
+	hides := len(text) > maxPlain || len(text) > 0 && text[0] == hashMark
+	for i := 0; i < len(text) && !hides; i++ {
+		b := text[i]
+		hides = b < ' ' || b > '~' || b == '{' || b == '}'
+	}
+	if !hides {
 		return dst
 	}
 	sum := sha256.Sum256(text)
@@ -145,19 +150,6 @@ func (k *known) Sum(dst []byte) []byte {
 func (k *known) Reset()         { k.text = k.text[:0] }
 func (k *known) Size() int      { return sha256.Size }
 func (k *known) BlockSize() int { return 1 }
-
-// plain reports whether a key can stand in a hash tag as it is.
-func plain(text []byte) bool {
-	if len(text) > maxPlain {
-		return false
-	}
-	for i, b := range text {
-		if b < ' ' || b > '~' || b == '{' || b == '}' || i == 0 && b == hashMark {
-			return false
-		}
-	}
-	return true
-}
 
 func appendHash(dst, sum []byte) []byte {
 	return base64.RawURLEncoding.AppendEncode(append(dst, hashMark), sum)

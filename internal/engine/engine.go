@@ -130,7 +130,9 @@ func (e *Engine) Ready(ctx context.Context) error {
 	if left(ctx) {
 		return ended(ctx)
 	}
-	e.replica.Start()
+	if m := e.replica; m != nil && !m.Started.Load() {
+		m.Start()
+	}
 	return nil
 }
 

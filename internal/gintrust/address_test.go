@@ -72,15 +72,15 @@ func TestPortsAreSeldomLookedFor(t *testing.T) {
 			log := slog.New(slog.NewTextHandler(io.Discard, nil))
 			var trust Trust
 			var logged Warnings
-			trust.Warn(c, log, &logged)
+			trust.warn(c, log, &logged)
 			require.Zero(t, ctx.n, "without a header")
 			c.Request.Header.Set("X-Forwarded-For", row.value)
 			for range firstLooks {
-				trust.Warn(c, log, &logged)
+				trust.warn(c, log, &logged)
 			}
 			require.Equal(t, firstLooks*row.asked, ctx.n)
 			for range requests {
-				trust.Warn(c, log, &logged)
+				trust.warn(c, log, &logged)
 			}
 			later := ctx.n/row.asked - firstLooks // 78 on average
 			require.Positive(t, later)
@@ -107,7 +107,7 @@ func TestPortsAreFoundLater(t *testing.T) {
 		c.Request.RemoteAddr = request.from
 		c.Request.Header.Set("X-Forwarded-For", request.value)
 		for range 20_000 {
-			trust.Warn(c, log, &logged)
+			trust.warn(c, log, &logged)
 		}
 	}
 	require.True(t, logged.ports.Load())

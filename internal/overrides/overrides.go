@@ -78,6 +78,8 @@ type View[L any] struct {
 	Changed func()
 	// Waits reports whether callers of the limiter wait under limits that may change.
 	Waits func() bool
+	// Any says that this process knows overrides: else Find finds none.
+	Any atomic.Bool
 
 	of *Overrides[L]
 }
@@ -89,6 +91,7 @@ func (o *Overrides[L]) Join(v *View[L]) *View[L] {
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	v.Any.Store(len(o.known.Load().policies) > 0)
 	if o.views = append(o.views, v); len(o.views) == 1 {
 		o.Upkeep.Add(&o.task)
 	}
@@ -161,12 +164,8 @@ type ofPolicy[L any] struct {
 
 // Find returns the limits that replace a client's: its own override, else the one for all clients.
 func (v *View[L]) Find(policy, client string) (found L, ok bool) {
-	known := v.of.known.Load()
-	if v.Ignores || len(known.policies) == 0 {
-		return found, false
-	}
-	of := known.policies[policy]
-	if of == nil {
+	of := v.of.known.Load().policies[policy]
+	if v.Ignores || of == nil {
 		return found, false
 	}
 	if len(of.clients) > 0 {
@@ -240,6 +239,7 @@ func (o *Overrides[L]) read(ctx context.Context) error {
 		o.lastRead = turn
 		o.known.Store(fresh)
 		for _, v := range o.views {
+			v.Any.Store(len(fresh.policies) > 0)
 			v.Changed()
 		}
 	}
