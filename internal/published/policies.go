@@ -32,7 +32,7 @@ const (
 type Store interface {
 	// Publish publishes policies, and returns how many had a place.
 	Publish(ctx context.Context, p *wire.Publication) (int, error)
-	// Published returns the policies by name, and when each process has last published each.
+	// Published returns the policies by name, and when each process has last published each, by this process' clock.
 	Published(ctx context.Context) (texts map[string]string, seen map[string]map[string]time.Time, err error)
 }
 
@@ -152,7 +152,7 @@ func (p *Policies) publish(ctx context.Context) error {
 	p.mu.Unlock()
 	for _, texts := range calls {
 		_, err := p.store.Publish(ctx, &wire.Publication{
-			Process: p.process, Now: time.Now(), Life: life, MaxTexts: maxTexts, MaxMembers: maxMembers,
+			Process: p.process, Life: life, MaxTexts: maxTexts, MaxMembers: maxMembers,
 			Texts: texts,
 		})
 		if err != nil {

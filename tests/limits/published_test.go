@@ -110,3 +110,24 @@ func TestAVersionIsNeverEmpty(t *testing.T) {
 		require.Equal(t, want, string(out))
 	}
 }
+
+// TestAClockThatIsAheadHidesNoPolicy of other processes, neither as it publishes nor as it reads.
+func TestAClockThatIsAheadHidesNoPolicy(t *testing.T) {
+	t.Parallel()
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		l, ctx := testkit.NewOperated(t, b.Redis), t.Context()
+		testkit.Must(testkit.NewPolicy(t, l, "api", ginlimit.PerMinute(3)).Allow(ctx, "ann"))
+		time.Sleep(inForce)
+		require.NoError(t, l.Close())
+		b.Mini.SetTime(time.Now()) // Redis' clock stands still
+		time.Sleep(4 * time.Minute)
+		ahead := testkit.NewOperated(t, b.Connect(t))
+		testkit.Must(testkit.NewPolicy(t, ahead, "fast", ginlimit.PerMinute(3)).Allow(ctx, "ann"))
+		all := testkit.Must(ahead.Policies(ctx))
+		require.Len(t, all, 2)
+		for _, p := range all {
+			require.Equal(t, 1, p.Processes)
+			require.WithinDuration(t, time.Now(), p.Seen, 2*inForce)
+		}
+	})
+}

@@ -8,8 +8,7 @@
 --
 -- Reply: 1, or 0 if there would be too many, and nothing was changed
 --
--- State: both keys expire an hour after the last override ends. Redis' clock says which have ended: only
--- operators call this, so it may call TIME, which the application need not be allowed to do.
+-- State: both keys expire an hour after the last override ends. Redis' clock says which have ended.
 
 local now = redis.call('TIME')
 now = now[1] * 1000 + math.floor(now[2] / 1000)
