@@ -8,28 +8,6 @@ import (
 	"github.com/ginlimit/ginlimit/internal/rules"
 )
 
-// Take takes what a request asks for, or nothing, and fills in its answers. Trials are decided at the same time.
-//
-// Answers that are not Decided are of Asks that nobody looked at, as another one was denied.
-func (e *Engine) Take(ctx context.Context, r Request) error {
-	queues := false
-	for i := range r.Asks {
-		queues = queues || r.Asks[i].Queue.Length != 0
-	}
-	if r.Waited > 0 && !queues {
-		within, cancel := e.within(ctx, time.Now().Add(-r.Waited))
-		defer cancel()
-		ctx = within
-	}
-	switch {
-	case r.Trials > 0:
-		return e.takeWithTrials(ctx, r)
-	case queues:
-		return e.takeInLine(ctx, r)
-	}
-	return e.takeNow(ctx, r.Asks, r.Answers)
-}
-
 // takeWithTrials takes what a request asks for, and decides on its trials at the same time.
 func (e *Engine) takeWithTrials(ctx context.Context, r Request) error {
 	one, live := r, len(r.Asks)-r.Trials // the Asks in force, if any, are one

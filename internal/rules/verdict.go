@@ -96,8 +96,9 @@ func (s *Set) Judge(found []bucket.State, n, charges int64, allowed bool, report
 	closest := Verdict{Allowed: allowed, Granted: charges * n, Resource: Uncounted, Remaining: math.MaxInt64}
 	var banned, tokens time.Duration
 	if !allowed {
-		if banned = s.Banned(found); banned > 0 {
-			closest.Banned = true
+		if s.bans > 0 {
+			banned = s.Banned(found)
+			closest.Banned = banned > 0
 		}
 		closest.Remaining, closest.RetryAfter, closest.ResetAfter = 0, banned, banned
 	}
