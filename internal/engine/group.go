@@ -204,7 +204,7 @@ func (g *group) note(e *Engine, m *member, beside denycache.Beside) {
 	switch {
 	case !m.fits:
 		e.remember(m.call, beside)
-	case g.charges > 0 || m.ask.look:
+	case g.charges > 0 || m.ask.looks != nothing:
 		e.denied.Charge(denial(m.call))
 	}
 }

@@ -49,7 +49,7 @@ func (e *Engine) takeTrials(ctx context.Context, asks []Ask, answers []Answer) {
 	var decisions []*several
 	for i := range asks {
 		if !asks[i].Set.Counted {
-			answers[i].answerStatic(asks[i].N, &asks[i])
+			answers[i].answerStatic(&asks[i])
 			answers[i].Failed = nil
 			continue
 		}
@@ -67,35 +67,24 @@ func (e *Engine) takeTrials(ctx context.Context, asks []Ask, answers []Answer) {
 
 // Peek looks at what one token would meet under an Ask.
 func (e *Engine) Peek(ctx context.Context, ask *Ask, answer *Answer) error {
-	if err := e.Ready(ctx); err != nil {
-		return err
-	}
-	if answer.reset(); ask.Set.Counted {
-		return e.look(ctx, ask, answer)
-	}
-	answer.answerStatic(0, ask)
-	return nil
+	return e.look(ctx, ask, answer, limits)
 }
 
 // Status looks at every resource of an Ask, also if a limit prohibits: the answer's Statuses are of
 // one token each.
 func (e *Engine) Status(ctx context.Context, ask *Ask, answer *Answer) error {
-	if err := e.Ready(ctx); err != nil {
-		return err
-	}
-	answer.reset()
-	if !ask.Set.Counts(rules.All) {
-		return nil
+	if answer.reset(); !ask.Set.Counts(rules.All) {
+		return e.Ready(ctx)
 	}
 	ask.Report = rules.ReportFull
-	return e.look(ctx, ask, answer)
+	return e.look(ctx, ask, answer, everything)
 }
 
 // look looks at what one token would meet under an Ask.
-func (e *Engine) look(ctx context.Context, ask *Ask, answer *Answer) error {
+func (e *Engine) look(ctx context.Context, ask *Ask, answer *Answer, at looks) error {
 	n := ask.N
-	ask.N, ask.look = 1, true
+	ask.N, ask.looks = 1, at
 	err := e.take(ctx, ask, answer)
-	ask.N, ask.look = n, false
+	ask.N, ask.looks = n, nothing
 	return err
 }
