@@ -89,6 +89,14 @@ func (b *Bucket) Status(s State, n int64) Status {
 	return status
 }
 
+// duration returns in how many milliseconds a token bucket regains units.
+func (b *Bucket) duration(units int64) int64 {
+	if units <= 0 {
+		return 0
+	}
+	return (units-1)/b.Drain + 1
+}
+
 // FillTime returns in how many milliseconds an empty bucket is full, with what stays for others.
 func (b *Bucket) FillTime() int64 {
 	if b.Drain == 0 {

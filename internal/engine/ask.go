@@ -49,10 +49,19 @@ type Ask struct {
 	Report  rules.Report  // which statuses are wanted
 	Queue   Queue         // how the request waits for what it lacks of this Ask
 	scope   rules.Scope   // all of the set, but for a look that leaves slots out
-	look    bool          // it takes nothing
+	looks   looks         // if it takes nothing
 	again   bool          // it has waited and tried before, and its tokens are counted as wanted
 	turn    time.Duration // until this process is no longer known to wait; 0 if the request does not
 }
+
+// looks is what an Ask looks at.
+type looks uint8
+
+const (
+	nothing    looks = iota // it takes
+	limits                  // what one token would meet
+	everything              // also if a limit prohibits
+)
 
 // Queue says how a request waits for what it lacks of an Ask. The zero Queue does not wait.
 type Queue struct {
@@ -101,7 +110,7 @@ type Answer struct {
 // for 0 tokens, and for more than there ever are.
 func (a *Ask) op() (op bucket.Op) {
 	switch n := a.N; {
-	case a.look || n == 0:
+	case a.looks != nothing || n == 0:
 		op = bucket.Peek(1)
 	case a.UpTo:
 		op = bucket.Op{Verb: bucket.Take, Charges: min(n, a.Set.Burst), N: 1}
@@ -156,8 +165,12 @@ func (a *Answer) Status(resource int) *rules.Status {
 // HasSlot reports whether the decision took a slot.
 func (a *Answer) HasSlot() bool { return a.attempt > 0 }
 
-// answerStatic answers an Ask of n tokens that needs no bucket.
-func (a *Answer) answerStatic(n int64, ask *Ask) {
+// answerStatic answers an Ask that needs no bucket.
+func (a *Answer) answerStatic(ask *Ask) {
+	n := ask.N
+	if ask.looks != nothing {
+		n = 0
+	}
 	a.Verdict, _ = ask.Set.Static(rules.All, n)
 	if a.Decided, a.Source = true, FromStatic; !a.Allowed && ask.Report != rules.ReportNone {
 		a.Statuses = append(a.Statuses, rules.Status{Resource: rules.Prohibited, Denies: true})

@@ -127,7 +127,7 @@ func (e *Engine) Ready(ctx context.Context) error {
 		return errClosed()
 	default:
 	}
-	if left(ctx) {
+	if ctx.Err() != nil && left(ctx) {
 		return ended(ctx)
 	}
 	if m := e.replica; m != nil && !m.Started.Load() {

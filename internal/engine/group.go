@@ -201,8 +201,11 @@ func (g *group) note(e *Engine, m *member, beside denycache.Beside) {
 	if m.of != nil {
 		m.call.Op.Charges = 1 // of what is remembered
 	}
-	if g.charges > 0 || !m.fits || m.ask.look {
-		e.noteDecision(m.call, m.fits, beside)
+	switch {
+	case !m.fits:
+		e.remember(m.call, beside)
+	case g.charges > 0 || m.ask.looks != nothing:
+		e.denied.Charge(denial(m.call))
 	}
 }
 

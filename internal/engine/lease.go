@@ -143,7 +143,7 @@ func (e *Engine) sendLeased(ctx context.Context, c *dispatch.Call, ask *Ask, ans
 	if short {
 		e.denyAtLeast(c, ask, after)
 	} else {
-		e.noteDecision(c, true, denycache.Beside{})
+		e.denied.Charge(denial(c))
 	}
 	e.judge(ask, answer, ask.Set, c.States, c.Op.N, granted, allowed)
 	if allowed && after != nil {
@@ -263,7 +263,7 @@ func (e *Engine) denyAtLeast(c *dispatch.Call, ask *Ask, after []bucket.State) {
 		!denycache.Holds(c.Buckets, after, c.Op.N, hold) {
 		hold = 0
 	}
-	e.denied.Remember(denial(c, false), denycache.Denial{
+	e.denied.Remember(denial(c), denycache.Denial{
 		States: after, Sent: c.Sent, Received: c.Received, AtLeast: hold,
 	})
 	if hold == 0 {

@@ -96,8 +96,9 @@ func (s *Set) Judge(found []bucket.State, n, charges int64, allowed bool, report
 	closest := Verdict{Allowed: allowed, Granted: charges * n, Resource: Uncounted, Remaining: math.MaxInt64}
 	var banned, tokens time.Duration
 	if !allowed {
-		if banned = s.Banned(found); banned > 0 {
-			closest.Banned = true
+		if s.bans > 0 {
+			banned = s.Banned(found)
+			closest.Banned = banned > 0
 		}
 		closest.Remaining, closest.RetryAfter, closest.ResetAfter = 0, banned, banned
 	}
@@ -123,7 +124,9 @@ func (s *Set) Judge(found []bucket.State, n, charges int64, allowed bool, report
 		// A slot is free again when a request ends: slots are closest if there is none, or nothing else.
 		if b.Kind != bucket.Slots {
 			tokens = max(tokens, this.RetryAfter)
-			status.ban(banned)
+			if banned > 0 {
+				status.ban(banned)
+			}
 		}
 		if closest.Resource < 0 || this.CloserThan(&closest) && (b.Kind != bucket.Slots || this.RetryAfter > 0) {
 			closest = this
@@ -188,9 +191,6 @@ func (s *Set) shareOf(status *Status, found bucket.State, n, charges int64, allo
 
 // ban restricts the status of a limit to a client that is banned for a time. It has nothing left.
 func (s *Status) ban(d time.Duration) {
-	if d == 0 {
-		return
-	}
 	if s.Remaining > 0 { // it is there when the ban ends
 		s.More = 0
 	}
