@@ -231,7 +231,8 @@ func (g *Group) distribute(sent, received time.Time) {
 			}
 		}
 		c.next = nil
-		c.caller.answer(g.Err)
+		c.caller.err = g.Err
+		c.caller.done <- struct{}{} // from here on the call is its caller's
 		c = next
 	}
 }

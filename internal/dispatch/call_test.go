@@ -36,7 +36,7 @@ func newCall(key string, op bucket.Op, buckets []bucket.Bucket) *Call {
 }
 
 func fill(c *Call, key string, op bucket.Op, buckets []bucket.Bucket) {
-	c.Reset(op, buckets, bucket.NewLayout(buckets))
+	c.Set(op, buckets, bucket.NewLayout(buckets))
 	c.Key = append(c.Key, key...)
 	c.Hash = maphash.Bytes(seed, c.Key)
 	for i := range c.Names {
