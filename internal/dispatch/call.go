@@ -161,15 +161,6 @@ type caller struct {
 	late      bool                // that answer comes
 }
 
-// comes notes the context of a caller.
-func (c *caller) comes(ctx context.Context) {
-	deadline, ok := ctx.Deadline()
-	if !ok {
-		deadline = time.Time{}
-	}
-	c.ctx, c.deadline, c.ended = ctx, deadline, ctx.Done()
-}
-
 // orErr returns the error of a call, or what it stands for.
 func orErr(ctx context.Context, err error) error {
 	if err != errEnded {
