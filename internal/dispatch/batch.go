@@ -20,7 +20,6 @@ type Batch struct {
 	calls  []*Call
 	newest map[uint64]*Group // by the hash of a key: the group that a further call may join
 
-	urgent  bool      // it has a Return, which must not be done late
 	since   time.Time // when it took its calls, or was answered last
 	overdue bool      // it was late and has no slot
 
@@ -34,9 +33,7 @@ func newBatch() *Batch { return &Batch{newest: map[uint64]*Group{}} }
 // coalesce makes groups of the calls. A call joins only the newest group on its key, so that Redis
 // decides the calls on one key in their order. Of calls on several keys that is their first key.
 func (b *Batch) coalesce() {
-	b.urgent = false
 	for _, c := range b.calls {
-		b.urgent = b.urgent || c.Op.Verb == bucket.Return
 		before := b.newest[c.Hash]
 		if before != nil && before.joins(c) {
 			before.last.next, before.last = c, c
@@ -69,16 +66,17 @@ func (d *Dispatcher) run(b *Batch) {
 	defer func() { // a hook of the client may end the goroutine
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		d.releaseLocked(b)
+		d.slots.release(b)
+		d.startRunLocked()
 	}()
 	runtime.Gosched()
 	for d.fill(b) {
 		b.coalesce()
-		deadline := &d.sending
-		if b.urgent {
-			deadline = &d.timeout
+		within := &d.sending
+		if slices.ContainsFunc(b.calls, func(c *Call) bool { return c.Op.Verb == bucket.Return }) {
+			within = &d.timeout // a Return must not be done late
 		}
-		d.deliver(deadline, b)
+		d.deliver(within, b)
 		runtime.Gosched()
 	}
 }
@@ -153,7 +151,8 @@ func (d *Dispatcher) answer(b *Batch) {
 	inline := b.inline
 	b.reset()
 	if b.since = received; inline { // so it is not late
-		d.releaseLocked(b)
+		d.slots.release(b)
+		d.startRunLocked()
 	}
 }
 
@@ -231,7 +230,8 @@ func (g *Group) distribute(sent, received time.Time) {
 			}
 		}
 		c.next = nil
-		c.caller.answer(g.Err)
+		c.caller.err = g.Err
+		c.caller.done <- struct{}{} // from here on the call is its caller's
 		c = next
 	}
 }

@@ -63,20 +63,12 @@ const (
 	taken           // from the queue into a batch, which answers it
 )
 
-// NewCall returns a call for [Call.Reset].
+// NewCall returns a call without a key, for [Call.Set].
 func NewCall() *Call { return &Call{caller: caller{done: make(chan struct{}, 1)}} }
 
-// Reset makes the call one for an Op on buckets, without a key yet. It reuses the memory of the
-// call's last use.
-func (c *Call) Reset(op bucket.Op, buckets []bucket.Bucket, layout *bucket.Layout) {
-	c.Op, c.Attempt = op, bucket.Attempt{}
-	c.Key, c.Others = c.Key[:0], c.Others[:0]
-	c.SetBuckets(buckets, layout)
-}
-
-// SetBuckets sets the buckets of the call.
-func (c *Call) SetBuckets(buckets []bucket.Bucket, layout *bucket.Layout) {
-	c.Buckets, c.Layout = buckets, layout
+// Set sets what the call does to which buckets.
+func (c *Call) Set(op bucket.Op, buckets []bucket.Bucket, layout *bucket.Layout) {
+	c.Op, c.Buckets, c.Layout = op, buckets, layout
 	n := len(buckets)
 	c.States, c.Names = slices.Grow(c.States[:0], n)[:n], slices.Grow(c.Names[:0], n)[:n]
 }
@@ -105,9 +97,15 @@ func (c *Call) Late(timeout time.Duration) error {
 	}
 }
 
-// Release forgets the contexts of a call that is kept for another use.
-func (c *Call) Release() {
+// Release forgets the key and the contexts of a call, and reports whether it may be used again: not if it is
+// [Call.Abandoned].
+func (c *Call) Release() bool {
+	if c.caller.abandoned {
+		return false
+	}
+	c.Key, c.Others, c.Attempt = c.Key[:0], c.Others[:0], bucket.Attempt{}
 	c.caller.ctx, c.caller.ended, c.caller.timedOut, c.caller.borrowed = nil, nil, nil, nil
+	return true
 }
 
 // KeyOf returns the key of a bucket.
@@ -127,7 +125,7 @@ func (c *Call) of(i int) (key OtherKey) {
 // peek returns a call that looks at the same buckets, which changes nothing.
 func (c *Call) peek() *Call {
 	peek := NewCall()
-	peek.Reset(bucket.Peek(1), slices.Clone(c.Buckets), c.Layout)
+	peek.Set(bucket.Peek(1), slices.Clone(c.Buckets), c.Layout)
 	peek.Key, peek.Hash = bytes.Clone(c.Key), c.Hash
 	for i, name := range c.Names {
 		peek.Names[i] = bytes.Clone(name)
@@ -163,15 +161,6 @@ type caller struct {
 	late      bool                // that answer comes
 }
 
-// comes notes the context of a caller.
-func (c *caller) comes(ctx context.Context) {
-	deadline, ok := ctx.Deadline()
-	if !ok {
-		deadline = time.Time{}
-	}
-	c.ctx, c.deadline, c.ended = ctx, deadline, ctx.Done()
-}
-
 // orErr returns the error of a call, or what it stands for.
 func orErr(ctx context.Context, err error) error {
 	if err != errEnded {
@@ -200,12 +189,6 @@ func (c *caller) hasAnswer() bool {
 	default:
 		return false
 	}
-}
-
-// answer hands the outcome to the caller, and with it the call.
-func (c *caller) answer(err error) {
-	c.err = err
-	c.done <- struct{}{}
 }
 
 // leaves reports whether the caller is about to leave.

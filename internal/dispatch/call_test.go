@@ -5,6 +5,7 @@ import (
 	"encoding"
 	"fmt"
 	"hash/maphash"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -36,7 +37,7 @@ func newCall(key string, op bucket.Op, buckets []bucket.Bucket) *Call {
 }
 
 func fill(c *Call, key string, op bucket.Op, buckets []bucket.Bucket) {
-	c.Reset(op, buckets, bucket.NewLayout(buckets))
+	c.Set(op, buckets, bucket.NewLayout(buckets))
 	c.Key = append(c.Key, key...)
 	c.Hash = maphash.Bytes(seed, c.Key)
 	for i := range c.Names {
@@ -97,7 +98,7 @@ func TestCallsLeaveAloneWhileBatchesAreSmall(t *testing.T) {
 		"one of many, many callers":  {Server{Inline: true, OneOfMany: true}, 8, 1, near},
 		"few connections, many call": {Server{Inline: true, Conns: 2}, 8, 1, near},
 	} {
-		s := newSlots(row.server)
+		s := newSlots(row.server, new(sync.WaitGroup))
 		for range 50 {
 			s.answered(row.took, row.calls)
 		}
@@ -117,7 +118,7 @@ func TestCallsLeaveAloneWhileBatchesAreSmall(t *testing.T) {
 // TestManyCallersAreNoticed: a few batches of several calls are enough, and so are a few lone calls.
 func TestManyCallersAreNoticed(t *testing.T) {
 	t.Parallel()
-	s := newSlots(Server{})
+	s := newSlots(Server{}, new(sync.WaitGroup))
 	for range 50 {
 		s.answered(100*time.Microsecond, 1)
 	}
@@ -134,7 +135,7 @@ func TestManyCallersAreNoticed(t *testing.T) {
 func TestLargeBatchesSayNothingOfTheLatency(t *testing.T) {
 	t.Parallel()
 	for calls, want := range map[int]int{maxMeasured: maxHighLatencyInFlight, maxMeasured + 1: MaxInFlight} {
-		s := newSlots(Server{})
+		s := newSlots(Server{}, new(sync.WaitGroup))
 		for range 50 {
 			s.answered(time.Millisecond, calls)
 		}

@@ -6,6 +6,7 @@
 package dispatch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync"
@@ -61,9 +62,10 @@ type Dispatcher struct {
 // New returns a dispatcher for a server.
 func New(timeout time.Duration, server Server) *Dispatcher {
 	d := &Dispatcher{
-		server: server, slots: newSlots(server), breaker: newBreaker(timeout), reopened: make(chan error, 1),
+		server: server, breaker: newBreaker(timeout), reopened: make(chan error, 1),
 		timeout: sharedDeadline{span: timeout}, sending: sharedDeadline{span: max(timeout, connectTimeout)},
 	}
+	d.slots = newSlots(server, &d.life.running)
 	d.life.begin()
 	return d
 }
@@ -71,10 +73,7 @@ func New(timeout time.Duration, server Server) *Dispatcher {
 // Do sends a call and waits for the answer. It returns early with an error if the caller's context
 // or the timeout ends.
 func (d *Dispatcher) Do(ctx context.Context, c *Call) error {
-	c.caller.comes(ctx)
-	d.mu.Lock()
-	if err := d.acceptLocked(); err != nil {
-		d.mu.Unlock()
+	if err := d.begin(ctx, c); err != nil {
 		return err
 	}
 	if !d.sendsInlineLocked(&c.caller) {
@@ -83,7 +82,6 @@ func (d *Dispatcher) Do(ctx context.Context, c *Call) error {
 		return orErr(ctx, d.queueLocked(timeout, c))
 	}
 	b := d.slots.take()
-	d.life.running.Add(1)
 	b.ctx = d.contexts.Lend(ctx)
 	d.mu.Unlock()
 	c.caller.abandoned = true // until it is answered
@@ -97,10 +95,7 @@ func (d *Dispatcher) Do(ctx context.Context, c *Call) error {
 
 // DoWithin is [Dispatcher.Do] with a context in place of the timeout.
 func (d *Dispatcher) DoWithin(ctx, timeout context.Context, c *Call) error {
-	c.caller.comes(ctx)
-	d.mu.Lock()
-	if err := d.acceptLocked(); err != nil {
-		d.mu.Unlock()
+	if err := d.begin(ctx, c); err != nil {
 		return err
 	}
 	return orErr(ctx, d.queueLocked(timeout, c))
@@ -109,16 +104,11 @@ func (d *Dispatcher) DoWithin(ctx, timeout context.Context, c *Call) error {
 // DoAll is [Dispatcher.Do] of several calls, which leave together. It returns the error of each.
 func (d *Dispatcher) DoAll(ctx context.Context, calls []*Call) []error {
 	errs := make([]error, len(calls))
-	for _, c := range calls {
-		c.caller.comes(ctx)
-	}
-	d.mu.Lock()
-	err := d.acceptLocked()
+	err := d.begin(ctx, calls...)
 	if err == nil {
 		err = d.makeRoomLocked(calls...)
 	}
 	if err != nil {
-		d.mu.Unlock()
 		for i := range errs {
 			errs[i] = err
 		}
@@ -141,6 +131,24 @@ func (d *Dispatcher) DoAll(ctx context.Context, calls []*Call) []error {
 	return errs
 }
 
+// begin notes the context of calls and locks the dispatcher. If it takes no call, begin says why and leaves it unlocked.
+func (d *Dispatcher) begin(ctx context.Context, calls ...*Call) (err error) {
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		deadline = time.Time{}
+	}
+	ended := ctx.Done()
+	for _, c := range calls {
+		c.caller.ctx, c.caller.deadline, c.caller.ended = ctx, deadline, ended
+	}
+	d.mu.Lock()
+	if d.life.ended == nil && d.breaker.state != open {
+		return nil
+	}
+	defer d.mu.Unlock()
+	return cmp.Or(d.life.ended, ErrOpen)
+}
+
 // sendsInlineLocked reports whether a caller may send its call itself.
 func (d *Dispatcher) sendsInlineLocked(c *caller) bool {
 	switch {
@@ -154,24 +162,25 @@ func (d *Dispatcher) sendsInlineLocked(c *caller) bool {
 	return c.deadline.IsZero() || time.Until(c.deadline) > d.timeout.span+d.timeout.span/slackPart
 }
 
-// makeRoomLocked returns why calls cannot be queued, or nil. It frees the slots of late batches, if no other is free.
-func (d *Dispatcher) makeRoomLocked(calls ...*Call) error {
-	switch {
-	case d.queue.full(len(calls)):
-		return ErrQueueFull
-	case d.slots.free():
-		return nil
+// makeRoomLocked frees the slots of late batches, if no other is free. If calls cannot be queued, it says why and
+// unlocks the dispatcher.
+func (d *Dispatcher) makeRoomLocked(calls ...*Call) (err error) {
+	if d.queue.full(len(calls)) {
+		err = ErrQueueFull
+	} else if !d.slots.free() {
+		if d.expireLocked(calls[0]); d.breaker.state == open {
+			err = ErrOpen
+		}
 	}
-	if d.expireLocked(calls[0]); d.breaker.state == open {
-		return ErrOpen
+	if err != nil {
+		d.mu.Unlock()
 	}
-	return nil
+	return err
 }
 
 // queueLocked queues a call and waits for the answer. It unlocks the dispatcher.
 func (d *Dispatcher) queueLocked(timeout context.Context, c *Call) error {
 	if err := d.makeRoomLocked(c); err != nil {
-		d.mu.Unlock()
 		return err
 	}
 	c.caller.timedOut = timeout.Done()
@@ -202,21 +211,9 @@ func (d *Dispatcher) wait(c *Call) error {
 	return err
 }
 
-// acceptLocked returns why the dispatcher takes no call, or nil.
-func (d *Dispatcher) acceptLocked() error {
-	switch {
-	case d.life.ended != nil:
-		return d.life.ended
-	case d.breaker.state == open:
-		return ErrOpen
-	}
-	return nil
-}
-
 // startRunLocked starts a goroutine that sends the queue, if there is a free slot.
 func (d *Dispatcher) startRunLocked() {
 	if len(d.queue.calls) > 0 && d.slots.free() {
-		d.life.running.Add(1)
 		go d.run(d.slots.take())
 	}
 }
@@ -248,11 +245,4 @@ func (d *Dispatcher) failedLocked(sentAt, now time.Time, c *Call, err error) {
 	d.probing = true
 	peek := c.peek()
 	d.life.running.Go(func() { newProber(d, peek).run(err) })
-}
-
-// releaseLocked gives the slot of a batch back, so that the queue may leave.
-func (d *Dispatcher) releaseLocked(b *Batch) {
-	d.slots.release(b)
-	d.startRunLocked()
-	d.life.running.Done()
 }

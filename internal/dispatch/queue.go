@@ -65,7 +65,8 @@ func (q *queue) fill(b *Batch, batches int) {
 func (q *queue) fail(err error) {
 	for _, c := range q.calls {
 		if c.progress == queued {
-			c.caller.answer(err)
+			c.caller.err = err
+			c.caller.done <- struct{}{}
 		}
 	}
 	q.calls, q.abandoned = nil, 0

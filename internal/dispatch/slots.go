@@ -35,20 +35,21 @@ const (
 // slots are what batches in flight to a server hold. They have no lock of their own: their owner, a
 // dispatcher, calls them behind its lock.
 type slots struct {
-	few, many int           // how many there are if the latency is low, and if it is high
-	alone     int           // how many there are for calls alone if the latency is low and batches are small
-	most      int           // how many batches may be unanswered: each holds a connection
-	inFlight  []*Batch      // without those that are overdue
-	overdue   int           // batches that were late and have no slot
-	healthy   bool          // the last batch was answered
-	calls     float64       // in a batch, about
-	roundTrip time.Duration // the least time that a small batch took lately; 0 is not known
-	measured  int           // batches, up to minMeasured
-	idle      sync.Pool     // of *Batch: those without a slot
+	few, many int             // how many there are if the latency is low, and if it is high
+	alone     int             // how many there are for calls alone if the latency is low and batches are small
+	most      int             // how many batches may be unanswered: each holds a connection
+	inFlight  []*Batch        // without those that are overdue
+	overdue   int             // batches that were late and have no slot
+	healthy   bool            // the last batch was answered
+	calls     float64         // in a batch, about
+	roundTrip time.Duration   // the least time that a small batch took lately; 0 is not known
+	measured  int             // batches, up to minMeasured
+	idle      sync.Pool       // of *Batch: those without a slot
+	running   *sync.WaitGroup // of those that are not released yet
 }
 
-func newSlots(server Server) *slots {
-	s := &slots{few: MaxInFlight, many: maxHighLatencyInFlight}
+func newSlots(server Server, running *sync.WaitGroup) *slots {
+	s := &slots{few: MaxInFlight, many: maxHighLatencyInFlight, running: running}
 	if server.OneOfMany {
 		s.few = 1
 	}
@@ -100,6 +101,7 @@ func (s *slots) take() *Batch {
 	}
 	b.overdue, b.since = false, time.Now()
 	s.inFlight = append(s.inFlight, b)
+	s.running.Add(1)
 	return b
 }
 
@@ -111,6 +113,7 @@ func (s *slots) release(b *Batch) {
 		s.inFlight = slices.DeleteFunc(s.inFlight, func(other *Batch) bool { return other == b })
 	}
 	s.idle.Put(b)
+	s.running.Done()
 }
 
 // expire frees the slots of late batches, unless too many are overdue. Their calls are still

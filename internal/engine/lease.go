@@ -216,7 +216,8 @@ func (e *Engine) sendAhead(ctx context.Context, c *dispatch.Call, ask *Ask, trip
 	}
 	defer e.background.Done()
 	own := e.call(trip.Op(), &ask.Subject, rules.All)
-	own.SetBuckets(ask.Set.Ahead())
+	buckets, layout := ask.Set.Ahead()
+	own.Set(own.Op, buckets, layout)
 	subject := leased(own, ask)
 	done := make(chan ahead, 1)
 	var ends atomic.Bool // there is an answer, or the caller has left
@@ -330,7 +331,7 @@ func (e *Engine) returnUnused(ctx context.Context, unused *lease.Unused) error {
 		return nil // nothing is left
 	}
 	c := dispatch.NewCall()
-	c.Reset(op, unused.Buckets, bucket.NewLayout(unused.Buckets))
+	c.Set(op, unused.Buckets, bucket.NewLayout(unused.Buckets))
 	c.Key, c.Hash = unused.Key, unused.Hash
 	return e.apply(ctx, c, true)
 }

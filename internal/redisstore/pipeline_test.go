@@ -24,7 +24,7 @@ import (
 func take(client string, charges int64) *dispatch.Group {
 	c := dispatch.NewCall()
 	one := []bucket.Bucket{{Kind: bucket.Token, ID: "m", Args: [3]any{int64(1), int64(600), int64(6000)}}}
-	c.Reset(bucket.Op{Verb: bucket.Take, N: 1, Charges: charges}, one, bucket.NewLayout(one))
+	c.Set(bucket.Op{Verb: bucket.Take, N: 1, Charges: charges}, one, bucket.NewLayout(one))
 	c.Names[0] = dispatch.Name("{" + client + "}:m")
 	return &dispatch.Group{Call: c, Charges: charges, First: true}
 }

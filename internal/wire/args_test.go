@@ -128,7 +128,7 @@ func TestArgumentsOfTenants(t *testing.T) {
 			for i, of := range append([]charge{{"first", 1, 1}}, row.charges...) {
 				c := dispatch.NewCall()
 				tenant := bucket.Tenant{Name: of.tenant, Weight: of.weight}
-				c.Reset(bucket.Op{Verb: bucket.Take, N: 1, Charges: of.charges, Tenant: tenant}, shared, bucket.NewLayout(shared))
+				c.Set(bucket.Op{Verb: bucket.Take, N: 1, Charges: of.charges, Tenant: tenant}, shared, bucket.NewLayout(shared))
 				c.Key = []byte("k")
 				if i == 0 {
 					c.Hash = 1 // of another key
@@ -194,7 +194,7 @@ func newCalendar(left int64) bucket.Bucket {
 // merged returns a group that takes single tokens.
 func merged(charges int64, buckets ...bucket.Bucket) *dispatch.Group {
 	c := dispatch.NewCall()
-	c.Reset(bucket.Op{Verb: bucket.Take, N: 1, Charges: charges}, buckets, bucket.NewLayout(buckets))
+	c.Set(bucket.Op{Verb: bucket.Take, N: 1, Charges: charges}, buckets, bucket.NewLayout(buckets))
 	return &dispatch.Group{Call: c, Charges: charges, First: true}
 }
 
