@@ -63,13 +63,11 @@ type memory struct {
 
 // add adds a question of a policy, which the caller fills in.
 func (d *decision) add(i int) *engine.Ask {
-	t := &d.parts[i]
-	t.asked = true
-	d.slots = d.slots || t.limits.slots > 0
-	if d.one != nil {
-		d.asks, d.answers = d.one.asks[:], d.one.answers[:]
-		d.answers[0] = engine.Answer{Statuses: d.one.statuses[:0]}
-		t.answer = &d.answers[0]
+	t, one := &d.parts[i], d.one
+	t.asked, d.slots = true, d.slots || t.limits.slots > 0
+	if one != nil {
+		d.asks, d.answers, t.answer = one.asks[:], one.answers[:], &one.answers[0]
+		*t.answer = engine.Answer{Statuses: one.statuses[:0]}
 		if !t.dry {
 			d.live = 1
 		}
@@ -175,10 +173,13 @@ func (d *decision) judge(ctx context.Context, failed bool) (denial *part) {
 			continue
 		}
 		t.phase, t.hash, t.result = settled, t.answer.Hash, t.limits.result(t.answer)
+		if t.result.Allowed {
+			continue
+		}
 		if t.answer.BusyCost > 0 {
 			t.policy.warnBurst(ctx, t.answer, t.result)
 		}
-		if !t.result.Allowed && !t.dry && (denial == nil || t.result.closerThan(denial.result)) {
+		if !t.dry && (denial == nil || t.result.closerThan(denial.result)) {
 			denial = t
 		}
 	}

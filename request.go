@@ -106,7 +106,14 @@ func (s *requestState) serve(c *gin.Context) {
 	if u := s.limiter.upkeep; u != nil && !u.Used.Load() {
 		r.Waited = u.Use(ctx, s.limiter.timeout)
 	}
-	failed, why := s.ask(c)
+	failed, why := (*part)(nil), failure{}
+	if t := &s.parts[0]; len(s.parts) > 1 {
+		failed, why = s.ask(c)
+	} else if t.phase == undecided {
+		if why = t.prepare(c, s, nil, 0); why.err != nil {
+			failed = t
+		}
+	}
 	if d.slots { // they are free again when the handlers that follow return, or anything before them panics
 		defer d.release()
 	}
@@ -207,23 +214,16 @@ func (t *part) bypass(c *gin.Context, s *requestState) (over bool) {
 	return false
 }
 
-// ask prepares the questions of a request. It returns the first policy whose key, cost or limits cannot be
+// ask prepares the questions of several policies. It returns the first policy whose key, cost or limits cannot be
 // had, and why. Then only dry runs are asked.
 func (s *requestState) ask(c *gin.Context) (failed *part, why failure) {
-	var found []foundLimits
-	if len(s.parts) > 1 {
-		found = askFuncs(c.Request.Context(), s.parts, func(t *part) bool { return t.identify(c, s).err == nil })
-	}
+	found := askFuncs(c.Request.Context(), s.parts, func(t *part) bool { return t.identify(c, s).err == nil })
 	for i := range s.parts {
 		t := &s.parts[i]
 		if t.phase != undecided || failed != nil && !t.policy.dryRun {
 			continue
 		}
-		fault := t.identify(c, s)
-		if fault.err == nil {
-			fault = t.prepare(c, s, found, i)
-		}
-		switch {
+		switch fault := t.prepare(c, s, found, i); {
 		case fault.err == nil:
 		case t.policy.dryRun:
 			t.phase = absent
@@ -232,29 +232,25 @@ func (s *requestState) ask(c *gin.Context) (failed *part, why failure) {
 			failed, why = t, fault
 		}
 	}
-	if len(s.parts) > 1 {
-		for i := range s.parts {
-			if t := &s.parts[i]; failed != nil && !t.policy.dryRun {
-				t.ask, t.answer = nil, nil
-			}
+	for i := range s.parts {
+		if t := &s.parts[i]; failed != nil && !t.policy.dryRun {
+			t.ask = nil
 		}
-		s.deciding.arrange()
 	}
+	s.deciding.arrange()
 	return failed, why
 }
 
 // identify finds the cost and the key of the request, each once.
 func (t *part) identify(c *gin.Context, s *requestState) (why failure) {
 	p := t.policy
-	s.asking = p
-	if !t.hasN {
-		t.n, t.hasN = 1, true
-		if !p.isPublished.Load() {
-			p.publish()
-		}
-		if p.asks.cost != nil {
-			t.n = p.asks.cost(c)
-		}
+	if s.asking = p; !p.isPublished.Load() {
+		p.publish()
+	}
+	if p.asks.cost == nil {
+		t.n = 1
+	} else if !t.hasN {
+		t.n, t.hasN = p.asks.cost(c), true
 	}
 	if t.n < 0 {
 		return failure{err: fmt.Errorf("%w: a cost of %d; want at least 0", ErrInvalidArgument, t.n)}
@@ -270,6 +266,9 @@ func (t *part) identify(c *gin.Context, s *requestState) (why failure) {
 
 // prepare adds what the request asks of the policy.
 func (t *part) prepare(c *gin.Context, s *requestState, found []foundLimits, i int) (why failure) {
+	if why = t.identify(c, s); why.err != nil {
+		return why
+	}
 	p, tenant, err := t.policy, bucket.Tenant{}, error(nil)
 	if t.limits = p.limits; p.counts.limitFunc != nil || s.limiter.overrides.Any.Load() {
 		if t.limits, err = t.findLimits(c.Request.Context(), found, i); err != nil {
@@ -292,19 +291,9 @@ func (t *part) prepare(c *gin.Context, s *requestState, found []foundLimits, i i
 
 // findKey finds the key of the request, once.
 func (t *part) findKey(c *gin.Context, s *requestState) {
-	p := t.policy
-	s.asking, t.hasKey = p, true
-	if p.key != nil {
-		t.client, t.keyErr = keyOf(p.key, c)
-		return
-	}
-	for i := range s.parts {
-		if other := &s.parts[i]; other.hasKey && other.policy.key == nil && other != t {
-			t.client, t.keyErr = other.client, other.keyErr
-			return
-		}
-	}
-	if a := s.findAddress(c); a.OK && a.Text != "" { // ByClientIP would look for the state
+	if t.hasKey = true; t.policy.key != nil {
+		t.client, t.keyErr = keyOf(t.policy.key, c)
+	} else if a := s.findAddress(c); a.OK && a.Text != "" { // ByClientIP would look for the state
 		t.client = a.Text
 	} else {
 		t.client, t.keyErr = keyOfAddress(a, clientkey.BitsV4, clientkey.BitsV6)

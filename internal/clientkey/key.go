@@ -114,8 +114,7 @@ func (t Text) Append(dst []byte, prefix, key string) []byte {
 	}
 	hides := len(text) > maxPlain || len(text) > 0 && text[0] == hashMark
 	for i := 0; i < len(text) && !hides; i++ {
-		b := text[i]
-		hides = b < ' ' || b > '~' || b == '{' || b == '}'
+		hides = text[i] < ' ' || text[i] > '~' || text[i] == '{' || text[i] == '}'
 	}
 	if !hides {
 		return dst

@@ -92,9 +92,5 @@ func Seconds(d time.Duration) int64 {
 	if d == math.MaxInt64 {
 		return 0
 	}
-	n := int64(d / time.Second)
-	if d%time.Second > 0 {
-		n++
-	}
-	return n
+	return int64(d/time.Second + min(1, max(0, d%time.Second)))
 }
