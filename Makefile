@@ -32,7 +32,7 @@ busy: ## RUNS runs of these tests beside four busy loops, each also with the rac
 
 # What has goroutines, but for those that simulate several processes. The modules of example/ and tests/integration have
 # parts of make nightly.
-RACY = $(shell go list ./... | grep -v -E '/tests/(simulation|fair)$$|/internal(/(bucket|calendar|gintrust|httpfields|rules|wire))?$$') \
+RACY = $(shell go list ./... | grep -v -E '/tests/(simulation|fair|model)$$|/internal(/(bucket|calendar|gintrust|httpfields|rules|wire))?$$') \
 	$(patsubst %,./%/...,$(filter-out . tests/integration example/%,$(MODULES)))
 
 # One workspace has all modules, so that what they share is compiled and checked once.
