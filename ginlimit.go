@@ -260,7 +260,8 @@ type Transition struct {
 }
 
 // Stats are the figures of a limiter. Batches, Decisions, Leased and Transitions count from when it
-// was made. For [NewLocal] only Slots, Bans, Overrides and LocalBuckets are not zero.
+// was made. For [NewLocal] only Slots, Bans, Overrides, LocalBuckets and Waiting
+// are not zero.
 type Stats struct {
 	Servers      int                   // of Redis that decisions are sent to; one while they are not known yet
 	LostServers  int                   // of these, with an open circuit breaker
@@ -276,6 +277,7 @@ type Stats struct {
 	Remembered   int                   // denials in the deny cache that are still valid
 	Overrides    int                   // in force and known to this process: see [Limiter.Override]
 	LocalBuckets int                   // in this process, full ones too until they are forgotten
+	Waiting      map[string]int        // callers that wait for tokens or a slot, by policy; nil if there is no policy
 	Transitions  map[Transition]uint64 // of the circuit breakers of all servers; nil if there were none
 }
 
@@ -297,5 +299,19 @@ func (l *Limiter) Stats() Stats {
 		}
 		s.Transitions[Transition{t.To, Reason(t.Reason)}] = n
 	}
+	s.Waiting = l.waiting()
 	return s
+}
+
+// waiting returns how many callers wait, by policy.
+func (l *Limiter) waiting() (all map[string]int) {
+	l.policies.mu.Lock()
+	defer l.policies.mu.Unlock()
+	for name, p := range l.policies.taken {
+		if all == nil {
+			all = make(map[string]int, len(l.policies.taken))
+		}
+		all[name] = int(p.waiting.Load())
+	}
+	return all
 }

@@ -18,13 +18,16 @@ import (
 type override struct {
 	Policy string           `json:"policy"`
 	Client string           `json:"client,omitempty"`
+	All    bool             `json:"all,omitempty"`  // clients
+	Hash   *bool            `json:"hash,omitempty"` // whether a client that reads as a hash is one
 	Limits []ginlimit.Limit `json:"limits"`
 	Until  time.Time        `json:"until"`
 	Note   string           `json:"note,omitempty"`
 }
 
 func outputOf(o ginlimit.Override) override {
-	return override{o.Policy, o.Client, o.Limits, o.Until.Truncate(time.Second), o.Note}
+	return override{Policy: o.Policy, Client: o.Client, All: o.Client == "", Limits: o.Limits,
+		Until: o.Until.Truncate(time.Second), Note: o.Note}
 }
 
 // text returns what the override says, for people.
@@ -164,17 +167,28 @@ func (t *tool) overrides() *cobra.Command {
 	return &cobra.Command{
 		Use:   "overrides [POLICY]",
 		Short: "List the overrides in force",
+		Long:  "List the overrides in force. What --json prints is a file for apply.",
 		Args:  cobra.MaximumNArgs(1),
 		RunE: t.withOperator(func(ctx context.Context, s *session, args []string) error {
 			all, err := s.Overrides(ctx)
 			if err != nil {
 				return err
 			}
+			known, err := s.Policies(ctx)
+			if err != nil {
+				return err
+			}
 			list := []override{}
 			for _, o := range all {
-				if len(args) == 0 || o.Policy == args[0] {
-					list = append(list, outputOf(o))
+				if len(args) > 0 && o.Policy != args[0] {
+					continue
 				}
+				out := outputOf(o)
+				if operate.ReadsAsHash(o.Client) {
+					hash := isHash(o.Policy, known)
+					out.Hash = &hash
+				}
+				list = append(list, out)
 			}
 			return t.print(list, func(w io.Writer) {
 				row(w, "POLICY", "CLIENT", "LIMITS", "UNTIL", "NOTE")
@@ -189,4 +203,11 @@ func (t *tool) overrides() *cobra.Command {
 			})
 		}),
 	}
+}
+
+// isHash reports whether clients of a policy that read as hashes are hashes in overrides: one that nobody serves may
+// have had a secret.
+func isHash(policy string, known []ginlimit.PolicyInfo) bool {
+	other := func(p ginlimit.PolicyInfo) bool { return p.Name == policy && !operate.HasSecret(p) }
+	return !slices.ContainsFunc(known, other)
 }

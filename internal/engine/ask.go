@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"sync/atomic"
 	"time"
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
@@ -48,6 +49,7 @@ type Ask struct {
 	Recalls bool          // what is taken late is given back if nobody has decided, as for a caller that has left
 	Report  rules.Report  // which statuses are wanted
 	Queue   Queue         // how the request waits for what it lacks of this Ask
+	Waiting *atomic.Int64 // counts the requests that do; may be nil
 	scope   rules.Scope   // all of the set, but for a look that leaves slots out
 	looks   looks         // if it takes nothing
 	again   bool          // it has waited and tried before, and its tokens are counted as wanted
