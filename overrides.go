@@ -3,6 +3,7 @@
 package ginlimit
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -96,7 +97,7 @@ func (l *Limiter) Overrides(ctx context.Context) ([]Override, error) {
 			}
 		}
 		slices.SortFunc(all, func(a, b Override) int {
-			return strings.Compare(Key(a.Policy, a.Client), Key(b.Policy, b.Client))
+			return cmp.Or(strings.Compare(a.Policy, b.Policy), strings.Compare(a.Client, b.Client))
 		})
 		return all, err
 	})
@@ -338,7 +339,11 @@ func (l *Limiter) policyInfos(ctx context.Context) (all []PolicyInfo, err error)
 		})
 	}
 	slices.SortFunc(all, func(a, b PolicyInfo) int {
-		return strings.Compare(Key(a.Name, a.Version)+fmt.Sprint(a), Key(b.Name, b.Version)+fmt.Sprint(b))
+		order := cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.Version, b.Version))
+		if order == 0 {
+			order = strings.Compare(fmt.Sprint(a), fmt.Sprint(b))
+		}
+		return order
 	})
 	return all, err
 }

@@ -26,12 +26,14 @@ type Config struct {
 }
 
 // Operator looks at the limits of a prefix, and changes them. It counts as no process, decides nothing without Redis
-// and remembers no denial. One serves one command or page: it reads the policies once.
+// and remembers no denial. One serves one command or page: it reads policies once, and overrides once until it changes
+// some.
 type Operator struct {
 	Config
-	rdb      redis.UniversalClient
-	limiters []*ginlimit.Limiter // the first is without a policy
-	policies []ginlimit.PolicyInfo
+	rdb       redis.UniversalClient
+	limiters  []*ginlimit.Limiter // the first is without a policy
+	policies  []ginlimit.PolicyInfo
+	overrides []ginlimit.Override
 }
 
 // New returns an operator. It reaches nobody yet.

@@ -79,11 +79,19 @@ func (o *Operator) overrideOf(ctx context.Context, of ginlimit.PolicyInfo, c Cli
 
 // Overrides returns the overrides in force, by policy and client, with clients as Redis has them.
 func (o *Operator) Overrides(ctx context.Context) ([]ginlimit.Override, error) {
-	return o.limiters[0].Overrides(ctx)
+	if o.overrides == nil {
+		all, err := o.limiters[0].Overrides(ctx)
+		if err != nil {
+			return nil, err
+		}
+		o.overrides = all
+	}
+	return slices.Clone(o.overrides), nil
 }
 
 // Change makes overrides, with clients as Redis has them: all or none.
 func (o *Operator) Change(ctx context.Context, all ...ginlimit.Override) error {
+	o.overrides = nil
 	return o.limiters[0].OverrideAll(ctx, all...)
 }
 
