@@ -42,8 +42,7 @@ func used(t *testing.T, p *ginlimit.Policy, tokens, slots int) {
 func TestHTTP(t *testing.T) {
 	t.Parallel()
 	for _, version := range []int{1, 2} {
-		t.Run(fmt.Sprint(version), func(t *testing.T) {
-			t.Parallel()
+		testkit.Run(t, fmt.Sprint(version), func(t *testing.T) {
 			next := make(chan struct{})
 			server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				switch r.URL.Path {

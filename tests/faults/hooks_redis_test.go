@@ -73,8 +73,7 @@ func TestReplicasThatConfigureNothingShareTheLimit(t *testing.T) {
 		},
 	} {
 		connect, servers := start()
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+		testkit.Run(t, name, func(t *testing.T) {
 			const replicas = 4
 			limit := ginlimit.PerDay(102)
 			var limiters [replicas]*ginlimit.Limiter

@@ -19,8 +19,7 @@ import (
 func TestAHashSlotThatTwoNodesRedirectToEachOther(t *testing.T) {
 	t.Parallel()
 	addrs := testkit.StartCluster(t, 2)
-	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs})
-	defer rdb.Close()
+	rdb := testkit.ConnectCluster(t, addrs...)
 	limiter, log := testkit.LoggedLimiter(t, rdb, testkit.Patient(), ginlimit.WithFailureMode(ginlimit.FailLocal))
 	limit := ginlimit.PerHour(1000)
 	node, other := testkit.Connect(t, addrs[0]), testkit.Connect(t, addrs[1])

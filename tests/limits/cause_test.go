@@ -194,7 +194,6 @@ func (d denial) wants(t *testing.T, l *testkit.Limiter, name string) {
 
 // TestCause: a denial says why, wherever it is decided.
 func TestCause(t *testing.T) {
-	t.Parallel()
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
 		for name, row := range denials() {
 			row.wants(t, b.Limiter, name)
@@ -204,8 +203,7 @@ func TestCause(t *testing.T) {
 
 // TestEventHasTheCause of the Result.
 func TestEventHasTheCause(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.InSynctest(t, func(t *testing.T) {
 		last := map[string]ginlimit.Event{} // by policy
 		l := testkit.NewLocal(t, ginlimit.WithObserver(func(_ context.Context, e ginlimit.Event) {
 			assert.Equal(t, e.Outcome == ginlimit.OutcomeDenied, e.Cause != 0)
@@ -221,8 +219,7 @@ func TestEventHasTheCause(t *testing.T) {
 
 // TestAFullQueueIsACause; whoever waited in vain has the cause of what it lacked.
 func TestAFullQueueIsACause(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.InSynctest(t, func(t *testing.T) {
 		p := testkit.NewPolicy(t, testkit.NewLocal(t), "slots", ginlimit.InFlight(1), ginlimit.WithQueue(1, time.Minute))
 		defer testkit.Reserve(t, p).Release()
 		waits := make(chan ginlimit.Result, 1)

@@ -31,8 +31,7 @@ func TestBucketsWhileRedisIsFull(t *testing.T) {
 		{"noeviction", "api", false},
 		{"noeviction", "sessions", false},
 	} {
-		t.Run(c.evicts+" beside "+c.others, func(t *testing.T) {
-			t.Parallel()
+		testkit.Run(t, c.evicts+" beside "+c.others, func(t *testing.T) {
 			addr := testkit.StartRedis(t, "--maxmemory", "4mb", "--maxmemory-policy", c.evicts)
 			rdb := testkit.Connect(t, addr)
 			limiter := testkit.NewLimiter(t, testkit.Connect(t, addr), ginlimit.WithFailureMode(ginlimit.FailClosed),

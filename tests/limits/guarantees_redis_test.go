@@ -77,8 +77,7 @@ func TestWaitingRetryAfterAdmits(t *testing.T) {
 		ginlimit.Per(3, 250*time.Millisecond).WithAlgorithm(ginlimit.FixedWindow),
 		ginlimit.Per(3, 250*time.Millisecond).WithAlgorithm(ginlimit.SlidingWindow),
 	} {
-		t.Run(limit.String(), func(t *testing.T) {
-			t.Parallel()
+		testkit.Run(t, limit.String(), func(t *testing.T) {
 			for attempt := 0; ; attempt++ {
 				require.Less(t, attempt, 500, "every wait took too long")
 				key := fmt.Sprint(i, attempt)
@@ -116,8 +115,7 @@ func TestChangesDelayNoClock(t *testing.T) {
 	limiter := testkit.NewLimiter(t, client, testkit.Patient())
 	const changes, most = 2000, 10 * time.Millisecond
 	for _, algorithm := range []ginlimit.Algorithm{ginlimit.TokenBucket, ginlimit.FixedWindow, ginlimit.SlidingWindow} {
-		t.Run(algorithm.String(), func(t *testing.T) {
-			t.Parallel()
+		testkit.Run(t, algorithm.String(), func(t *testing.T) {
 			limit := ginlimit.PerHour(10_000)
 			limit.Algorithm = algorithm
 			p := testkit.NewPolicy(t, limiter, algorithm.String(), limit)
@@ -138,8 +136,7 @@ func TestChangesDelayNoClock(t *testing.T) {
 			require.LessOrEqual(t, late, most)
 		})
 	}
-	t.Run("tenants", func(t *testing.T) {
-		t.Parallel()
+	testkit.Run(t, "tenants", func(t *testing.T) {
 		shared := testkit.NewPolicy(t, limiter, "tenants", ginlimit.PerHour(100_000), ginlimit.WithShares(unusedTenant))
 		p := shared.Share("a", 1)
 		late := time.Hour
@@ -156,8 +153,7 @@ func TestChangesDelayNoClock(t *testing.T) {
 		}
 		require.LessOrEqual(t, late, most)
 	})
-	t.Run("record", func(t *testing.T) {
-		t.Parallel()
+	testkit.Run(t, "record", func(t *testing.T) {
 		p := testkit.NewPolicy(t, limiter, "record", ginlimit.PerHour(10_000))
 		testkit.Must(p.AllowN(t.Context(), "k", 5000))
 		giveBack := func() {
@@ -221,8 +217,7 @@ func TestEightProcessesAdmitExactlyTheBurst(t *testing.T) {
 		{ginlimit.PerDay(1).WithBurst(1000)},
 		{ginlimit.PerDay(1).WithBurst(1000), {Rate: 1, Period: 48 * time.Hour, Burst: 1001}},
 	} {
-		t.Run(fmt.Sprint(limits), func(t *testing.T) {
-			t.Parallel()
+		testkit.Run(t, fmt.Sprint(limits), func(t *testing.T) {
 			admitExactly(t, 1000, limits)
 		})
 	}

@@ -44,8 +44,7 @@ func TestNeverIsTheLongestWait(t *testing.T) {
 
 // TestNeverBehindOthersThatWait, whose tokens come.
 func TestNeverBehindOthersThatWait(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.InSynctest(t, func(t *testing.T) {
 		p := testkit.NewPolicy(t, testkit.NewLocal(t), "api", ginlimit.PerHour(2), ginlimit.WithQueue(1, 2*time.Hour))
 		testkit.Must(p.AllowN(t.Context(), "k", 2))
 		ctx, leave := context.WithCancel(t.Context())

@@ -27,7 +27,6 @@ func has(t *testing.T, plans *ginlimit.Plans, client string, rate int) {
 }
 
 func TestPlanStats(t *testing.T) {
-	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		s := testkit.NewSource()
 		here, elsewhere := testkit.PlansOfProcess(t, b, s.Ask), testkit.PlansOfProcess(t, b, s.Ask)

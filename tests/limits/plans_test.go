@@ -123,8 +123,7 @@ func TestPlansWithoutLimitsAreFailures(t *testing.T) {
 		"nil": nil, "none": {}, "zero": {{}}, "two of one period": {ginlimit.PerHour(1), ginlimit.PerHour(2)},
 		"one that is invalid": {ginlimit.PerHour(1), ginlimit.PerDay(1).WithBurst(-1)},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+		testkit.Run(t, name, func(t *testing.T) {
 			rdb, _ := testkit.NewMiniredis(t)
 			var log testkit.Buffer
 			limiter := testkit.NewLimiter(t, rdb, ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
@@ -145,7 +144,6 @@ func TestPlansWithoutLimitsAreFailures(t *testing.T) {
 
 // TestSlowSourcesHoldNobodyUp who has an old plan, and nobody for longer than the source may take.
 func TestSlowSourcesHoldNobodyUp(t *testing.T) {
-	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		s := testkit.NewSource()
 		plans := testkit.PlansOfProcess(t, b, s.Ask)
@@ -173,7 +171,6 @@ func TestSlowSourcesHoldNobodyUp(t *testing.T) {
 
 // TestAnswerOlderThanAnInvalidationServesNobodyElse has another process invalidate a client while the source is asked.
 func TestAnswerOlderThanAnInvalidationServesNobodyElse(t *testing.T) {
-	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		var rate atomic.Int64
 		rate.Store(3)

@@ -18,8 +18,7 @@ func TestFewRequestsWait(t *testing.T) {
 	if testkit.RaceDetector {
 		t.Skip("the race detector knows 8,128 goroutines at most")
 	}
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.InSynctest(t, func(t *testing.T) {
 		const most = 16384
 		l := testkit.Must(ginlimit.NewLocal())
 		p := testkit.Must(l.Policy("queue", ginlimit.PerMinute(1), ginlimit.WithQueue(1, time.Hour)))

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net/http"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/gin-gonic/gin"
@@ -47,7 +46,6 @@ func namesOf(results []ginlimit.Result) (names []string) {
 
 // TestReserveAllIsAllOrNothing, with as many tokens of each policy as its charge says.
 func TestReserveAllIsAllOrNothing(t *testing.T) {
-	t.Parallel()
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
 		requests := testkit.NewPolicy(t, b.Limiter, "requests", ginlimit.PerHour(3))
 		tokens := testkit.NewPolicy(t, b.Limiter, "tokens", ginlimit.PerHour(1000), ginlimit.PerDay(2000))
@@ -171,8 +169,7 @@ func TestReserveAllFailsAsItsLimits(t *testing.T) {
 
 // TestEventsOfReserveAll: one of each policy, of a denial those that deny.
 func TestEventsOfReserveAll(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.InSynctest(t, func(t *testing.T) {
 		var seen []ginlimit.Event
 		l := testkit.NewLocal(t, ginlimit.WithObserver(func(_ context.Context, e ginlimit.Event) {
 			e.Duration = 0

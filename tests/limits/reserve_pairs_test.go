@@ -35,7 +35,6 @@ func endingDay() ginlimit.Calendar {
 
 // TestReservationsAndQueues: what a reservation gives back serves who waits for tokens, at once in its process.
 func TestReservationsAndQueues(t *testing.T) {
-	t.Parallel()
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
 		p := testkit.NewPolicy(t, b.Limiter, "api", ginlimit.PerHour(10))
 		r := reserve(t, p, 10, true)
@@ -82,7 +81,6 @@ func TestReservationsBelongToTheirCalendarPeriod(t *testing.T) {
 		"beside a bucket": {ginlimit.PerCalendar(10, endingDay()), ginlimit.PerSecond(100)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
 				p := testkit.NewPolicy(t, b.Limiter, "api", ginlimit.WithLimits(limits...))
 				less, more, late := reserve(t, p, 3, true), reserve(t, p, 3, true), reserve(t, p, 4, true)
@@ -106,7 +104,6 @@ func TestReservationsBelongToTheirCalendarPeriod(t *testing.T) {
 // TestReservationsAndBans: a reservation that is denied bans; what is charged afterwards bans
 // nobody; what is given back ends no ban.
 func TestReservationsAndBans(t *testing.T) {
-	t.Parallel()
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
 		p := testkit.NewPolicy(t, b.Limiter, "api", ginlimit.PerHour(10),
 			ginlimit.WithBan(24*time.Hour, 48*time.Hour))
@@ -133,7 +130,6 @@ func TestReservationsAndBans(t *testing.T) {
 
 // TestReservationsHoldASlot until they are released or canceled: settling their tokens leaves it.
 func TestReservationsHoldASlot(t *testing.T) {
-	t.Parallel()
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
 		limit := ginlimit.PerHour(10)
 		p := testkit.NewPolicy(t, b.Limiter, "api", limit, ginlimit.InFlight(1))

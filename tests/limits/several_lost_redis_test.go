@@ -75,8 +75,7 @@ func lostRule(i int) []ginlimit.PolicyOption {
 func TestAServerWhoseRepliesAreLostCostsOthersNothing(t *testing.T) {
 	t.Parallel()
 	for name, servers := range lossyServers(t) {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+		testkit.Run(t, name, func(t *testing.T) {
 			l := testkit.NewLimiter(t, servers.rdb, ginlimit.WithTimeout(2*time.Second))
 			var policies []*ginlimit.Policy
 			for i := range lostPolicies {

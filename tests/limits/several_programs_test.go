@@ -21,8 +21,7 @@ import (
 func TestNobodyFindsAChargeThatDoesNotStay(t *testing.T) {
 	t.Parallel()
 	for name, l := range map[string]*testkit.Limiter{"process": testkit.NewLocal(t), "outage": testkit.WithoutRedis(t)} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+		testkit.Run(t, name, func(t *testing.T) {
 			a, b := testkit.NewPolicy(t, l, "a", ginlimit.PerHour(5)), testkit.NewPolicy(t, l, "b", ginlimit.PerHour(1))
 			require.True(t, testkit.Must(b.Allow(t.Context(), "k")).Allowed)
 			var all sync.WaitGroup
@@ -120,8 +119,7 @@ func TestThePolicyWithTheLongestWaitAnswers(t *testing.T) {
 			return []ginlimit.Charge{charge(slow, "k", 1), charge(other, "k", 1)}
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+		testkit.Run(t, name, func(t *testing.T) {
 			for reversed, order := range map[bool]string{false: "first", true: "last"} {
 				t.Run(order, func(t *testing.T) {
 					testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {

@@ -18,7 +18,6 @@ import (
 // TestManyDecisionsOnSeveralPoliciesAtOnce, in any order of the policies: what is charged in the end is what was
 // granted, and nothing of what was denied.
 func TestManyDecisionsOnSeveralPoliciesAtOnce(t *testing.T) {
-	t.Parallel()
 	const callers = 16
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
 		fixed, sliding := ginlimit.PerDay(150).WithAlgorithm(ginlimit.FixedWindow),

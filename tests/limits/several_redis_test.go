@@ -37,8 +37,7 @@ func severalClients(t *testing.T) map[string]redis.UniversalClient {
 func TestSeveralPoliciesOnServersEqualTheModel(t *testing.T) {
 	t.Parallel()
 	for name, rdb := range severalClients(t) {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+		testkit.Run(t, name, func(t *testing.T) {
 			for seed := range uint64(testkit.Steps(severalSeeds)) {
 				t.Run(fmt.Sprint(seed), func(t *testing.T) {
 					l := testkit.NewLimiter(t, rdb, ginlimit.WithPrefix(fmt.Sprint("seed", seed)))
@@ -55,8 +54,7 @@ func TestAPolicyWhoseServerIsGoneGoesByItsFailureMode(t *testing.T) {
 	t.Parallel()
 	addrs, processes := testkit.StartClusterProcesses(t, 3, "--cluster-require-full-coverage", "no",
 		"--cluster-node-timeout", "60000")
-	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs})
-	t.Cleanup(func() { _ = rdb.Close() })
+	rdb := testkit.ConnectCluster(t, addrs...)
 	l, slots := testkit.NewLimiter(t, rdb), testkit.Connect(t, addrs[1])
 	gone := func(name, client string) bool {
 		slot := testkit.Must(slots.ClusterKeySlot(context.Background(), "{"+name+"|"+client+"}").Result())
@@ -76,8 +74,7 @@ func TestAPolicyWhoseServerIsGoneGoesByItsFailureMode(t *testing.T) {
 func TestSeveralPoliciesOnAFullRedisEqualTheModel(t *testing.T) {
 	t.Parallel()
 	for name, joint := range map[string]bool{"one script": true, "several scripts": false} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+		testkit.Run(t, name, func(t *testing.T) {
 			server := testkit.Connect(t, testkit.StartRedis(t, "--maxmemory-policy", "noeviction"))
 			rdb := redis.UniversalClient(server)
 			if !joint {
@@ -103,8 +100,7 @@ func TestSeveralPoliciesOnAFullRedisEqualTheModel(t *testing.T) {
 func TestAFullRedisKeepsNothingOfARequestThatFailsOrIsDenied(t *testing.T) {
 	t.Parallel()
 	for name, wrapped := range map[string]bool{"one script": false, "several scripts": true} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+		testkit.Run(t, name, func(t *testing.T) {
 			server := testkit.Connect(t, testkit.StartRedis(t, "--maxmemory-policy", "noeviction"))
 			memory := func(bytes string) { require.NoError(t, server.ConfigSet(t.Context(), "maxmemory", bytes).Err()) }
 			rdb := redis.UniversalClient(server)
@@ -154,8 +150,7 @@ func TestAFullRedisKeepsNothingOfARequestThatFailsOrIsDenied(t *testing.T) {
 func TestAKnownDenialCostsAClusterNoCall(t *testing.T) {
 	t.Parallel()
 	addrs := testkit.StartCluster(t, 3)
-	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs})
-	t.Cleanup(func() { _ = rdb.Close() })
+	rdb := testkit.ConnectCluster(t, addrs...)
 	calls := func() (n int) {
 		for _, addr := range addrs {
 			n += testkit.ScriptCalls(t, testkit.Connect(t, addr))

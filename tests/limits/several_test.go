@@ -15,7 +15,6 @@ import (
 
 // TestTwoTenantsOfOneBucketInOneDecision take no more than it holds.
 func TestTwoTenantsOfOneBucketInOneDecision(t *testing.T) {
-	t.Parallel()
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
 		shared := testkit.NewPolicy(t, b.Limiter, "shared", ginlimit.PerHour(10), ginlimit.WithShares(unusedTenant))
 		one, two := shared.Share("one", 1), shared.Share("two", 1)
@@ -36,8 +35,7 @@ func TestARememberedDenialHidesNoLongerOne(t *testing.T) {
 		"one token":   func(t *testing.T, slow *ginlimit.Policy) { testkit.Must(slow.Allow(t.Context(), "k")) },
 		"a give-back": func(t *testing.T, slow *ginlimit.Policy) { require.NoError(t, slow.Refund(t.Context(), "k", 1)) },
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+		testkit.Run(t, name, func(t *testing.T) {
 			for place, wrapped := range map[string]bool{"server": false, "wrapped": true} {
 				testkit.RunInBubble(t, place, func(t *testing.T, b *testkit.Bubble) {
 					rdb := redis.UniversalClient(b.Redis)

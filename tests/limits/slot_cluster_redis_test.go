@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
@@ -36,8 +35,7 @@ func TestRenewalsOnAClusterShareCommands(t *testing.T) {
 	for _, addr := range addrs {
 		servers = append(servers, testkit.Connect(t, addr))
 	}
-	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs})
-	t.Cleanup(func() { assert.NoError(t, rdb.Close()) })
+	rdb := testkit.ConnectCluster(t, addrs...)
 	limiter := testkit.NewLimiter(t, rdb)
 	p := testkit.Must(limiter.Policy("api", ginlimit.InFlight(1)))
 	const keys = 3000

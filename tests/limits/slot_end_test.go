@@ -20,7 +20,6 @@ import (
 
 // TestLateAttemptTakesNothing has an attempt reach Redis when nobody waits for it any more.
 func TestLateAttemptTakesNothing(t *testing.T) {
-	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		var args []any
 		late := b.Connect(t)
@@ -49,8 +48,7 @@ func TestSlotsOutliveNoPanic(t *testing.T) {
 		"observer":    {ginlimit.WithObserver(func(context.Context, ginlimit.Event) { panic("on purpose") })},
 		"header func": {ginlimit.WithHeaderFunc(func(http.Header, []ginlimit.Result) { panic("on purpose") })},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+		testkit.Run(t, name, func(t *testing.T) {
 			l := testkit.Must(ginlimit.NewLocal(opts...))
 			p := testkit.Must(l.Policy("api", ginlimit.InFlight(1), testkit.All()))
 			router := testkit.Serve(p.Handler())

@@ -20,8 +20,7 @@ import (
 
 // TestSlotQueue has callers wait for a slot, in order of arrival, so many and so long.
 func TestSlotQueue(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.InSynctest(t, func(t *testing.T) {
 		l := testkit.Must(ginlimit.NewLocal())
 		p := testkit.Must(l.Policy("100/h", ginlimit.PerHour(100), ginlimit.InFlight(1),
 			ginlimit.WithQueue(3, time.Second), ginlimit.WithBan(time.Hour, time.Hour)))
@@ -116,7 +115,6 @@ func TestNoProcessStarvesAnother(t *testing.T) {
 	if testkit.RaceDetector {
 		t.Skip("it takes a minute, and the p95 of fewer waits is random")
 	}
-	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		var processes []*testkit.Limiter
 		for range 4 {
@@ -139,7 +137,6 @@ func TestNoProcessStarvesAnother(t *testing.T) {
 // TestCallersOfOneBatchLeaveASlotToAProcessThatWaits: a process whose callers share a batch gets the slots that are
 // free but for one, as another process has waited for longer. No caller is allowed without a slot.
 func TestCallersOfOneBatchLeaveASlotToAProcessThatWaits(t *testing.T) {
-	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		const slots = 3
 		policy := func() *ginlimit.Policy {
@@ -187,8 +184,7 @@ func TestCallersOfOneBatchLeaveASlotToAProcessThatWaits(t *testing.T) {
 
 // TestWhoWaitsForNoSlot has requests not be kept waiting: one that is free, one of a dry run, and one that is banned.
 func TestWhoWaitsForNoSlot(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.InSynctest(t, func(t *testing.T) {
 		l := testkit.Must(ginlimit.NewLocal())
 		alice := ginlimit.WithKey(func(*gin.Context) (string, error) { return "alice", nil })
 		hasty := testkit.Must(l.Policy("api", ginlimit.PerHour(3), alice, ginlimit.InFlight(1),
@@ -250,7 +246,6 @@ func TestADryRunBansForNoSlot(t *testing.T) {
 
 // TestABanReportsTheSlots that the request lacks, too.
 func TestABanReportsTheSlots(t *testing.T) {
-	t.Parallel()
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
 		var rows []ginlimit.Result
 		p := b.Limiter.Must("api", testkit.All(), ginlimit.PerHour(1), ginlimit.InFlight(1), ginlimit.WithQueue(1, time.Second),

@@ -16,7 +16,6 @@ import (
 )
 
 func TestSlotsAndTokensAreTakenTogether(t *testing.T) {
-	t.Parallel()
 	testkit.OnEveryAlgorithm(t, func(t *testing.T, e testkit.Engine) {
 		p := testkit.Must(e.Limiter.Policy("api", ginlimit.PerHour(4).WithAlgorithm(e.Algorithm), ginlimit.InFlight(2)))
 		one, two := testkit.Reserve(t, p), testkit.Reserve(t, p)
@@ -68,7 +67,6 @@ func TestSlotsAndTokensAreTakenTogether(t *testing.T) {
 
 func TestRequestsHoldSlots(t *testing.T) {
 	t.Parallel()
-	gin.SetMode(gin.TestMode)
 	for name, end := range map[string]func(*gin.Context){
 		"returns": func(*gin.Context) {},
 		"panics":  func(*gin.Context) { panic("on purpose") },
@@ -176,7 +174,6 @@ func TestADenialForWantOfASlotIsNotRemembered(t *testing.T) {
 // TestSlotsOfAClientWhosePlanChanges: slots are the policy's, whatever plan the client has. A plan
 // without a limit still needs one, and a plan of none takes none.
 func TestSlotsOfAClientWhosePlanChanges(t *testing.T) {
-	t.Parallel()
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
 		plan := []ginlimit.Limit{ginlimit.PerHour(2)}
 		p := testkit.NewPolicy(t, b.Limiter, "api", ginlimit.InFlight(2),
@@ -206,7 +203,6 @@ func TestSlotsOfAClientWhosePlanChanges(t *testing.T) {
 
 // TestADenialForWantOfASlotBans, unless there is a queue for slots. A client that is banned takes no slot.
 func TestADenialForWantOfASlotBans(t *testing.T) {
-	t.Parallel()
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
 		p := testkit.NewPolicy(t, b.Limiter, "api", ginlimit.PerMinute(100), ginlimit.InFlight(1),
 			ginlimit.WithBan(time.Minute, time.Minute))

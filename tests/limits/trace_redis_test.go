@@ -75,8 +75,7 @@ func TestWindowTraceEqualsModelOnRedis(t *testing.T) {
 	t.Parallel()
 	const seed, length = 101, 2000
 	for _, a := range testkit.WindowAlgorithms {
-		t.Run(a.String(), func(t *testing.T) {
-			t.Parallel()
+		testkit.Run(t, a.String(), func(t *testing.T) {
 			checked, e := 0, testkit.RedisEngine(t, a)
 			steps := testkit.WindowTrace(seed, length/2)
 			for i, s := range append(steps, testkit.WindowTrace(seed+1, length/2)...) {
@@ -124,8 +123,7 @@ func TestTenantsEqualTheModelOnRedis(t *testing.T) {
 		if c.limit.Period < time.Minute {
 			continue
 		}
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
+		testkit.Run(t, c.name, func(t *testing.T) {
 			e := testkit.RedisEngine(t, ginlimit.TokenBucket)
 			p, m := c.policy(t, e.Limiter), c.model()
 			m.Now -= clocks

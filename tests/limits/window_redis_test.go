@@ -48,8 +48,7 @@ func TestShortWindowsNeverAdmitMore(t *testing.T) {
 			{Rate: 1, Period: time.Millisecond}, {Rate: 3, Period: 2 * time.Millisecond},
 			{Rate: 40, Period: 9 * time.Millisecond}, {Rate: 20, Period: 30 * time.Millisecond},
 		} {
-			t.Run(fmt.Sprint(a, " ", limit), func(t *testing.T) {
-				t.Parallel()
+			testkit.Run(t, fmt.Sprint(a, " ", limit), func(t *testing.T) {
 				rdb := testkit.Connect(t, testkit.StartRedis(t))
 				limiter := testkit.NewLimiter(t, rdb, testkit.WithAlgorithm(a), ginlimit.WithDenyCache(0))
 				var admissions []admission

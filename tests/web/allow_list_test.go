@@ -66,8 +66,7 @@ func TestAllowListNeedsTrustedProxies(t *testing.T) {
 		"past the platform": {platform, nil,
 			[]func(*http.Request){testkit.From(other + ":1"), claims(listed)}, []int{200, 429, 429}, false},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+		testkit.Run(t, name, func(t *testing.T) {
 			rdb, _ := testkit.NewMiniredis(t)
 			limiter, log := testkit.LoggedLimiter(t, rdb, allow, ginlimit.WithKey(testkit.Everybody))
 			r := gin.New()
@@ -117,7 +116,6 @@ func TestAllowListOfTwoEngines(t *testing.T) {
 
 // TestDryRunSharesNoKey with the policy in force of its name: no token, slot or ban.
 func TestDryRunSharesNoKey(t *testing.T) {
-	t.Parallel()
 	testkit.OnEveryEngine(t, func(t *testing.T, e testkit.Engine) {
 		force := testkit.NewPolicy(t, e.Limiter, "api", ginlimit.PerHour(2), testkit.ByUser(), ginlimit.InFlight(1),
 			ginlimit.WithBan(10*time.Hour, 20*time.Hour))

@@ -33,27 +33,25 @@ func TestACostAboveTheShareOfAQuota(t *testing.T) {
 		"a burst that forbids": {[]ginlimit.Limit{monthly, ginlimit.PerHour(3)}, 4, ginlimit.PerHour(3),
 			[]time.Duration{toMonth, ginlimit.Never}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-				var rows []ginlimit.Result
-				var denied ginlimit.Result
-				l := testkit.NewLimiter(t, b.Redis, ginlimit.WithReplicas(5), ginlimit.WithTimeout(50*time.Millisecond),
-					ginlimit.WithFailureMode(ginlimit.FailLocal))
-				p := testkit.NewPolicy(t, l, "p", ginlimit.WithLimits(row.limits...), testkit.ByUser(),
-					ginlimit.WithCost(func(*gin.Context) int { return row.cost }),
-					ginlimit.WithDeniedHandler(func(_ *gin.Context, r ginlimit.Result) { denied = r }),
-					ginlimit.WithHeaderFunc(func(_ http.Header, all []ginlimit.Result) { rows = all }))
-				b.Late.Store(true)
-				testkit.Get(testkit.Serve(p.Handler()), "/", testkit.User("u"))
-				require.Equal(t, row.limit, denied.Limit)
-				require.Len(t, rows, len(row.retryAfter))
-				for i, want := range append(row.retryAfter, slices.Max(row.retryAfter)) {
-					r := append(rows, denied)[i]
-					require.Equal(t, want == ginlimit.Never, r.RetryAfter == ginlimit.Never)
-					require.Equal(t, want == ginlimit.Never, r.Cause == ginlimit.CauseNever)
-					require.InDelta(t, want, r.RetryAfter, float64(time.Second))
-				}
-			})
+		testkit.RunInBubble(t, name, func(t *testing.T, b *testkit.Bubble) {
+			var rows []ginlimit.Result
+			var denied ginlimit.Result
+			l := testkit.NewLimiter(t, b.Redis, ginlimit.WithReplicas(5), ginlimit.WithTimeout(50*time.Millisecond),
+				ginlimit.WithFailureMode(ginlimit.FailLocal))
+			p := testkit.NewPolicy(t, l, "p", ginlimit.WithLimits(row.limits...), testkit.ByUser(),
+				ginlimit.WithCost(func(*gin.Context) int { return row.cost }),
+				ginlimit.WithDeniedHandler(func(_ *gin.Context, r ginlimit.Result) { denied = r }),
+				ginlimit.WithHeaderFunc(func(_ http.Header, all []ginlimit.Result) { rows = all }))
+			b.Late.Store(true)
+			testkit.Get(testkit.Serve(p.Handler()), "/", testkit.User("u"))
+			require.Equal(t, row.limit, denied.Limit)
+			require.Len(t, rows, len(row.retryAfter))
+			for i, want := range append(row.retryAfter, slices.Max(row.retryAfter)) {
+				r := append(rows, denied)[i]
+				require.Equal(t, want == ginlimit.Never, r.RetryAfter == ginlimit.Never)
+				require.Equal(t, want == ginlimit.Never, r.Cause == ginlimit.CauseNever)
+				require.InDelta(t, want, r.RetryAfter, float64(time.Second))
+			}
 		})
 	}
 }

@@ -42,8 +42,7 @@ func TestALineOfItsOwnChoosesNoBucket(t *testing.T) {
 		"a proxy at a unix socket":  {true, nil},
 		"of which others are known": {true, []string{"10.0.0.0/8"}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+		testkit.Run(t, name, func(t *testing.T) {
 			limiter, log := loggedLocal(t)
 			r := gin.New()
 			require.NoError(t, r.SetTrustedProxies(row.trusted))
@@ -89,8 +88,7 @@ func TestPortsAreLogged(t *testing.T) {
 		"past the platform":               {platform, "192.0.2.1:1", "X-Forwarded-For", "203.0.113.7:5678", false},
 		"no address":                      {proxies, "10.0.0.1:1", "X-Forwarded-For", "host:1, [x], [, :, ]:1", false},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+		testkit.Run(t, name, func(t *testing.T) {
 			limiter, log := loggedLocal(t)
 			r := gin.New()
 			require.NoError(t, row.set(r))
@@ -138,8 +136,7 @@ func TestKeysOfNoClientAreLogged(t *testing.T) {
 		{"other networks", "2001:db8::/48", served, false,
 			[]ginlimit.PolicyOption{ginlimit.WithKey(ginlimit.ByClientIPPrefix(24, 48))}},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
+		testkit.Run(t, c.name, func(t *testing.T) {
 			var log testkit.Buffer
 			limiter := testkit.Must(ginlimit.NewLocal(ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil)))))
 			defer limiter.Close()
@@ -206,8 +203,7 @@ func TestSpoofableAddressesAreLogged(t *testing.T) {
 			r.TrustedPlatform, r.RemoteIPHeaders = "X-Real-Ip", []string{"X-Real-Ip"}
 		}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+		testkit.Run(t, name, func(t *testing.T) {
 			if row.key == nil {
 				row.key = ginlimit.ByClientIP
 			}

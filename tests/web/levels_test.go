@@ -84,8 +84,7 @@ func (f *inFlight) begin(t *testing.T, edit ...func(*http.Request)) (denied *htt
 func TestInFlightAtEveryLevel(t *testing.T) {
 	t.Parallel()
 	for name, make := range stores {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+		testkit.Run(t, name, func(t *testing.T) {
 			l, r := make(t), rand.New(rand.NewPCG(1, 2))
 			f := newInFlight(levelsHandler(l, ginlimit.WithDeniedHandler(func(c *gin.Context, r ginlimit.Result) {
 				c.String(http.StatusTooManyRequests, "%s %s", r.Name, r.Cause)
@@ -179,7 +178,6 @@ func TestFieldsListEachLevel(t *testing.T) {
 
 // TestPlansHaveSlots: each client has as many as its plan says, and a plan that changes ends nobody.
 func TestPlansHaveSlots(t *testing.T) {
-	t.Parallel()
 	testkit.OnEveryEngine(t, func(t *testing.T, e testkit.Engine) {
 		source := testkit.NewSource()
 		source.Set("free", ginlimit.InFlight(1), nil)
@@ -221,8 +219,7 @@ func TestPlansHaveSlots(t *testing.T) {
 func TestFreeSlotsAreNotClosestToExhaustion(t *testing.T) {
 	t.Parallel()
 	for name, make := range stores {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+		testkit.Run(t, name, func(t *testing.T) {
 			l := make(t)
 			slots := l.Must("user", testkit.All(), ginlimit.InFlight(3))
 			rec := testkit.Get(testkit.Serve(ginlimit.AllOf(l.Must("tokens", ginlimit.PerHour(100)), slots)), "/")

@@ -91,8 +91,7 @@ func TestErrorsGoToTheErrorHandler(t *testing.T) {
 			"status": 503
 		}`, http.Header{"Retry-After": {"1"}}},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
+		testkit.Run(t, c.name, func(t *testing.T) {
 			var got error
 			r := testkit.Serve(testkit.Middleware(c.rdb, ginlimit.PerMinute(1), ginlimit.WithKey(c.key),
 				ginlimit.WithErrorHandler(func(c *gin.Context, err error) { got = err; c.Next() })))

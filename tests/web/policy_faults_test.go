@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/gin-gonic/gin"
@@ -116,8 +115,7 @@ func TestFaultsOfPolicies(t *testing.T) {
 				"ginlimit: the policy has no name", alone,
 				invalid + "2 in flight and 2 in flight limit the same"}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+		testkit.Run(t, name, func(t *testing.T) {
 			limiter := testkit.NewLocal(t)
 			p, err := limiter.Policy(row.policy, row.opts...)
 			if row.want == nil {
@@ -143,7 +141,6 @@ func TestLimitByPointer(t *testing.T) {
 
 // TestWithReplacesOptions of a request, and the buckets stay the same.
 func TestWithReplacesOptions(t *testing.T) {
-	t.Parallel()
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
 		plain := func(h ginlimit.Headers) ginlimit.Option { return ginlimit.WithHeaders(h) }
 		p := testkit.NewPolicy(t, b.Limiter, "api", ginlimit.PerHour(100), testkit.ByUser(),
@@ -186,7 +183,6 @@ func TestWithReplacesOptions(t *testing.T) {
 
 // TestWithKeepsSlotsAndBans of the policy that it was called on.
 func TestWithKeepsSlotsAndBans(t *testing.T) {
-	t.Parallel()
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
 		p := testkit.NewPolicy(t, b.Limiter, "jobs", ginlimit.PerHour(4), ginlimit.InFlight(3),
 			ginlimit.WithBan(24*time.Hour, 24*time.Hour))
@@ -231,8 +227,7 @@ func TestWithKeepsADefaultLease(t *testing.T) {
 
 // TestWithAndAQueue: it is replaced, and kept if it is not.
 func TestWithAndAQueue(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.InSynctest(t, func(t *testing.T) {
 		l := testkit.NewLocal(t)
 		p := testkit.NewPolicy(t, l, "api", ginlimit.PerMinute(60).WithBurst(10))
 		queued := testkit.Derive(t, p, ginlimit.WithQueue(1, 2*time.Second))
