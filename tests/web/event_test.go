@@ -53,7 +53,9 @@ func ways() map[string]way {
 		return ginlimit.Event{Outcome: ginlimit.OutcomeDenied, Limit: limit, Source: source, Cause: cause, Cost: 1}
 	}
 	with := func(e ginlimit.Event, edit func(*ginlimit.Event)) ginlimit.Event { edit(&e); return e }
-	costs := func(n int) func(*ginlimit.Event) { return func(e *ginlimit.Event) { e.Cost, e.Charged = n, min(n, e.Charged) } }
+	costs := func(n int) func(*ginlimit.Event) {
+		return func(e *ginlimit.Event) { e.Cost, e.Charged = n, min(n, e.Charged) }
+	}
 	because := func(reason ginlimit.Reason) func(*ginlimit.Event) {
 		return func(e *ginlimit.Event) { e.Reason = reason }
 	}
