@@ -199,8 +199,7 @@ func TestUnknownCommandsShowNoPassword(t *testing.T) {
 func TestCluster(t *testing.T) {
 	t.Parallel()
 	addrs := testkit.StartCluster(t, 3)
-	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs})
-	t.Cleanup(func() { _ = rdb.Close() })
+	rdb := testkit.ConnectCluster(t, addrs...)
 	policies := application(t, rdb)
 	take(t, policies["login"], "203.0.113.7")
 	for _, r := range []*runner{newRunner(t, strings.Join(addrs, ",")), newRunner(t, "redis://"+addrs[0])} {

@@ -14,7 +14,6 @@ import (
 
 // TestAnOverrideKeepsTheSlotsOfAFunction, unless it names some itself. Then the function is not asked.
 func TestAnOverrideKeepsTheSlotsOfAFunction(t *testing.T) {
-	t.Parallel()
 	onReaders(t, func(t *testing.T, l, _ *testkit.Limiter) {
 		ctx := t.Context()
 		of := map[string][]ginlimit.Limit{

@@ -64,7 +64,6 @@ func override(client string, limits ...ginlimit.Limit) ginlimit.Override {
 // TestOverridesEqualAModel in two processes under random changes. Overrides of a client come before a policy's, and
 // both before what a function or the code says.
 func TestOverridesEqualAModel(t *testing.T) {
-	t.Parallel()
 	onReaders(t, func(t *testing.T, l, other *testkit.Limiter) {
 		rng, own := rand.New(rand.NewPCG(1, 2)), ginlimit.PerMinute(1)
 		limiters, policies := []*testkit.Limiter{l}, [2][]*ginlimit.Policy{}
@@ -130,7 +129,6 @@ func TestOverridesEqualAModel(t *testing.T) {
 // TestOverrideKeepsWhatIsMissing: a raised limit admits as soon as its own rate has a token, a lowered one
 // takes as long to be full as before, another period begins full, and the override's end is such a change too.
 func TestOverrideKeepsWhatIsMissing(t *testing.T) {
-	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		l := testkit.NewOperated(t, b.Redis, testkit.RemembersDenials(), ginlimit.WithFailureMode(ginlimit.FailLocal))
 		p := testkit.NewPolicy(t, l, "api", ginlimit.PerMinute(6))
@@ -158,7 +156,6 @@ func TestOverrideKeepsWhatIsMissing(t *testing.T) {
 
 // TestOverrideEndsWhatProcessesHold: leases and denials under the old limits, in a process that learns of it.
 func TestOverrideEndsWhatProcessesHold(t *testing.T) {
-	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		operator := testkit.NewOperated(t, b.Connect(t))
 		limits := ginlimit.PerSecond(1000).WithBurst(1000)
@@ -183,7 +180,6 @@ func TestOverrideEndsWhatProcessesHold(t *testing.T) {
 // TestOverridesWithWhatAPolicyHas: its slots and floor stay unless an override says otherwise, and none ends a ban. Of
 // a policy without slots, methods that take none go on, and With has no more of them than it says.
 func TestOverridesWithWhatAPolicyHas(t *testing.T) {
-	t.Parallel()
 	onReaders(t, func(t *testing.T, l, _ *testkit.Limiter) {
 		ctx := t.Context()
 		p := testkit.NewPolicy(t, l, "api", ginlimit.PerMinute(3), ginlimit.InFlight(2),
@@ -230,7 +226,6 @@ func TestOverridesWithWhatAPolicyHas(t *testing.T) {
 
 // TestBlocksOutlastOverrides: what is blocked or reset under an override is so after it, too.
 func TestBlocksOutlastOverrides(t *testing.T) {
-	t.Parallel()
 	onReaders(t, func(t *testing.T, l, _ *testkit.Limiter) {
 		ctx, own := t.Context(), ginlimit.PerMinute(3)
 		p := testkit.NewPolicy(t, l, "api", own)
@@ -341,7 +336,7 @@ func unnamedZone() ginlimit.Limit {
 // nothing in Redis.
 func TestOverridesAreBounded(t *testing.T) {
 	for _, name := range []string{"Redis", "local"} {
-		testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		testkit.RunInBubble(t, name, func(t *testing.T, b *testkit.Bubble) {
 			l, ctx := testkit.NewOperated(t, b.Redis), t.Context()
 			if name == "local" {
 				l = testkit.NewLocal(t)
@@ -381,7 +376,6 @@ func TestOverridesAreBounded(t *testing.T) {
 
 // TestAnEvictedKeyEndsNoOverride: Redis may evict the key that says when overrides end, which is read seldom.
 func TestAnEvictedKeyEndsNoOverride(t *testing.T) {
-	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		l, ctx := testkit.NewOperated(t, b.Redis), t.Context()
 		p := testkit.NewPolicy(t, l, "api", ginlimit.PerMinute(3))
@@ -403,7 +397,6 @@ func TestAnEvictedKeyEndsNoOverride(t *testing.T) {
 
 // TestOverridesOutliveAnOutage until their ends, and a process that ignores them has its own limits.
 func TestOverridesOutliveAnOutage(t *testing.T) {
-	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		l := testkit.NewOperated(t, b.Redis, ginlimit.WithFailureMode(ginlimit.FailLocal),
 			ginlimit.WithTimeout(50*time.Millisecond))
@@ -450,7 +443,6 @@ func TestOverridesWithASecretNameNobody(t *testing.T) {
 // TestOverridesThatDoNotFitAreIgnored, and the log says so without the client: those that another process wrote,
 // which has another policy of the name, and what cannot be read.
 func TestOverridesThatDoNotFitAreIgnored(t *testing.T) {
-	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		var log testkit.Buffer
 		l := testkit.NewOperated(t, b.Redis, ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
@@ -498,7 +490,6 @@ func manyPeriods(n int) string {
 
 // TestPoliciesArePublished: each variant once, with how many processes serve it, until they are gone.
 func TestPoliciesArePublished(t *testing.T) {
-	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		old := func() *testkit.Limiter { return testkit.NewOperated(t, b.Connect(t)) }
 		serve := func(l *testkit.Limiter, opts ...ginlimit.PolicyOption) {
@@ -548,7 +539,6 @@ func TestPoliciesArePublished(t *testing.T) {
 
 // TestACloseEndsTheLooks at overrides, of which an idle process has one each 10 s.
 func TestACloseEndsTheLooks(t *testing.T) {
-	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		l := testkit.NewOperated(t, b.Redis)
 		p := testkit.NewPolicy(t, l, "api", ginlimit.PerMinute(3))
@@ -567,7 +557,6 @@ func TestACloseEndsTheLooks(t *testing.T) {
 
 // TestAClientThatHangsHoldsFewGoroutines, and decisions go on.
 func TestAClientThatHangsHoldsFewGoroutines(t *testing.T) {
-	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		release := make(chan struct{})
 		b.Redis.AddHook(testkit.EveryCall(func(send func() error) error { <-release; return send() }))
@@ -590,7 +579,6 @@ func TestAClientThatHangsHoldsFewGoroutines(t *testing.T) {
 
 // TestAClientThatHangsHoldsUpNoOperator longer than five seconds or the context, and no later call.
 func TestAClientThatHangsHoldsUpNoOperator(t *testing.T) {
-	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		release := make(chan struct{})
 		var answers atomic.Bool
@@ -628,7 +616,6 @@ func TestAClientThatHangsHoldsUpNoOperator(t *testing.T) {
 // TestWhatOperatorsCannotDoIsAnError: overrides that every process ignores. Policies say so, and name the
 // functions that join keys, wherever they were called.
 func TestWhatOperatorsCannotDoIsAnError(t *testing.T) {
-	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		deaf := testkit.NewOperated(t, b.Redis, ginlimit.WithoutOverrides(),
 			ginlimit.WithKeySecret([]byte("0123456789abcdef")))
@@ -660,7 +647,6 @@ func TestWhatOperatorsCannotDoIsAnError(t *testing.T) {
 // TestWhoWaitsGoesByAnOverride within a second, in order but for the first, and it is one wait to observers; when it
 // ends, those that still wait have the policy's limits again.
 func TestWhoWaitsGoesByAnOverride(t *testing.T) {
-	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		var mu sync.Mutex // guards the lists
 		var waited []time.Duration

@@ -51,7 +51,6 @@ func TestPoliciesSayWhoseClientsTheyCount(t *testing.T) {
 
 // TestPoliciesSayWhatTheyKeep: a floor, and a lease with what it is for, also as a default that is in force.
 func TestPoliciesSayWhatTheyKeep(t *testing.T) {
-	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		l, ctx := testkit.NewOperated(t, b.Redis, ginlimit.WithLease(1500*time.Microsecond)), t.Context()
 		leased := testkit.NewPolicy(t, l, "leased", ginlimit.PerSecond(100))
@@ -71,7 +70,6 @@ func TestPoliciesSayWhatTheyKeep(t *testing.T) {
 
 // TestTheFloorOfAnotherProcess is respected by an override as in the process that has it.
 func TestTheFloorOfAnotherProcess(t *testing.T) {
-	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		l, operator, ctx := testkit.NewOperated(t, b.Redis), testkit.NewOperated(t, b.Connect(t)), t.Context()
 		p := testkit.NewPolicy(t, l, "api", ginlimit.PerMinute(100), ginlimit.WithFloor(30))

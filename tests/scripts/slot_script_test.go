@@ -271,8 +271,7 @@ func TestALineThatCannotBeRead(t *testing.T) {
 func TestSlotsOfManyProcesses(t *testing.T) {
 	t.Parallel()
 	for _, processes := range []int{3, 100, 300} { // and 1,200 on Redis
-		t.Run(fmt.Sprint(processes), func(t *testing.T) {
-			t.Parallel()
+		testkit.Run(t, fmt.Sprint(processes), func(t *testing.T) {
 			rdb, advance := testkit.NewMiniredis(t)
 			g, r := &guardTrace{rdb: rdb}, rand.New(rand.NewPCG(uint64(processes), 1))
 			type report struct{ held, until int }

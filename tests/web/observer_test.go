@@ -257,37 +257,34 @@ func TestFaultsOfTheApplicationAreLogged(t *testing.T) {
 			"", ""},
 		"an unknown client": {options{key(client, nil), limits(ginlimit.ErrUnknownClient)}, "", ""},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				log, logger := jsonLog()
-				limiter := testkit.Must(ginlimit.NewLocal(logger))
-				defer limiter.Close()
-				router := gin.New()
-				require.NoError(t, router.SetTrustedProxies(nil))
-				router.GET("/users/:user", limiter.Handler("search", row.options...))
-				for range 3 { // two lines: at 0 and 60 s
-					for range 10 {
-						r := httptest.NewRequest(http.MethodGet, "/users/"+client, nil)
-						r.RemoteAddr = "@"
-						router.ServeHTTP(httptest.NewRecorder(), r)
-					}
-					time.Sleep(30 * time.Second)
+		testkit.RunSynctest(t, name, func(t *testing.T) {
+			log, logger := jsonLog()
+			limiter := testkit.Must(ginlimit.NewLocal(logger))
+			defer limiter.Close()
+			router := gin.New()
+			require.NoError(t, router.SetTrustedProxies(nil))
+			router.GET("/users/:user", limiter.Handler("search", row.options...))
+			for range 3 { // two lines: at 0 and 60 s
+				for range 10 {
+					r := httptest.NewRequest(http.MethodGet, "/users/"+client, nil)
+					r.RemoteAddr = "@"
+					router.ServeHTTP(httptest.NewRecorder(), r)
 				}
-				require.NotContains(t, log.String(), client)
-				if row.reason == "" {
-					require.Empty(t, log.String())
-					return
-				}
-				lines := strings.Split(strings.TrimSpace(log.String()), "\n")
-				require.Len(t, lines, 2)
-				for _, line := range lines {
-					_, rest, _ := strings.Cut(line, `,"level":`)
-					require.Equal(t,
-						fmt.Sprintf(`"WARN","msg":"ginlimit: the application gives a request no usable key, limits or cost",`+
-							`"name":"search","route":"/users/:user","reason":%q%s}`, row.reason, row.named), rest)
-				}
-			})
+				time.Sleep(30 * time.Second)
+			}
+			require.NotContains(t, log.String(), client)
+			if row.reason == "" {
+				require.Empty(t, log.String())
+				return
+			}
+			lines := strings.Split(strings.TrimSpace(log.String()), "\n")
+			require.Len(t, lines, 2)
+			for _, line := range lines {
+				_, rest, _ := strings.Cut(line, `,"level":`)
+				require.Equal(t,
+					fmt.Sprintf(`"WARN","msg":"ginlimit: the application gives a request no usable key, limits or cost",`+
+						`"name":"search","route":"/users/:user","reason":%q%s}`, row.reason, row.named), rest)
+			}
 		})
 	}
 }

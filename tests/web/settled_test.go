@@ -187,7 +187,6 @@ func TestWhichSettlementsMakeAnEvent(t *testing.T) {
 
 // TestASettlementThatFailsMakesNoEvent: the estimate stands, and the error is in the context.
 func TestASettlementThatFailsMakesNoEvent(t *testing.T) {
-	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		seen := &events{}
 		l := testkit.NewLimiter(t, b.Redis, ginlimit.WithObserver(seen.observe), ginlimit.WithFailureMode(ginlimit.FailLocal),
@@ -213,7 +212,6 @@ func TestASettlementThatFailsMakesNoEvent(t *testing.T) {
 
 // TestASettlementOfACallerThatHasLeftMakesAnEvent when it is carried out.
 func TestASettlementOfACallerThatHasLeftMakesAnEvent(t *testing.T) {
-	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		seen := &events{}
 		l := testkit.NewLimiter(t, b.Redis, ginlimit.WithObserver(seen.observe))

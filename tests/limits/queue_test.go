@@ -20,8 +20,7 @@ import (
 
 // TestSlotQueue has callers wait for a slot, in order of arrival, so many and so long.
 func TestSlotQueue(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.InSynctest(t, func(t *testing.T) {
 		l := testkit.Must(ginlimit.NewLocal())
 		p := testkit.Must(l.Policy("100/h", ginlimit.PerHour(100), ginlimit.InFlight(1),
 			ginlimit.WithQueue(3, time.Second), ginlimit.WithBan(time.Hour, time.Hour)))
@@ -116,7 +115,6 @@ func TestNoProcessStarvesAnother(t *testing.T) {
 	if testkit.RaceDetector {
 		t.Skip("it takes a minute, and the p95 of fewer waits is random")
 	}
-	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		var processes []*testkit.Limiter
 		for range 4 {
@@ -139,7 +137,6 @@ func TestNoProcessStarvesAnother(t *testing.T) {
 // TestCallersOfOneBatchLeaveASlotToAProcessThatWaits: a process whose callers share a batch gets the slots that are
 // free but for one, as another process has waited for longer. No caller is allowed without a slot.
 func TestCallersOfOneBatchLeaveASlotToAProcessThatWaits(t *testing.T) {
-	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		const slots = 3
 		policy := func() *ginlimit.Policy {
@@ -187,8 +184,7 @@ func TestCallersOfOneBatchLeaveASlotToAProcessThatWaits(t *testing.T) {
 
 // TestWhoWaitsForNoSlot has requests not be kept waiting: one that is free, one of a dry run, and one that is banned.
 func TestWhoWaitsForNoSlot(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.InSynctest(t, func(t *testing.T) {
 		l := testkit.Must(ginlimit.NewLocal())
 		alice := ginlimit.WithKey(func(*gin.Context) (string, error) { return "alice", nil })
 		hasty := testkit.Must(l.Policy("api", ginlimit.PerHour(3), alice, ginlimit.InFlight(1),
@@ -250,7 +246,6 @@ func TestADryRunBansForNoSlot(t *testing.T) {
 
 // TestABanReportsTheSlots that the request lacks, too.
 func TestABanReportsTheSlots(t *testing.T) {
-	t.Parallel()
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
 		var rows []ginlimit.Result
 		p := b.Limiter.Must("api", testkit.All(), ginlimit.PerHour(1), ginlimit.InFlight(1), ginlimit.WithQueue(1, time.Second),
@@ -267,4 +262,79 @@ func TestABanReportsTheSlots(t *testing.T) {
 		router.GET("/denied", p.Handler())
 		require.Equal(t, http.StatusOK, testkit.Get(router, "/").Code)
 	})
+}
+
+// TestFewRequestsWait in a process, whatever keys they invent: further ones are denied at once, until others leave.
+func TestFewRequestsWait(t *testing.T) {
+	if testkit.RaceDetector {
+		t.Skip("the race detector knows 8,128 goroutines at most")
+	}
+	testkit.InSynctest(t, func(t *testing.T) {
+		const most = 16384
+		l := testkit.Must(ginlimit.NewLocal())
+		p := testkit.Must(l.Policy("queue", ginlimit.PerMinute(1), ginlimit.WithQueue(1, time.Hour)))
+		reserve := func(i int) ginlimit.Result {
+			return testkit.Must(p.Reserve(t.Context(), fmt.Sprint("client ", i), 1)).Result()
+		}
+		for i := range most + 1 {
+			require.True(t, reserve(i).Allowed)
+		}
+		start := time.Now()
+		for i := range most {
+			go func() { assert.True(t, reserve(i).Allowed) }()
+		}
+		synctest.Wait()
+		r := reserve(most)
+		require.Zero(t, time.Since(start))
+		require.Equal(t, ginlimit.CauseQueueFull, r.Cause)
+		require.Equal(t, time.Minute, r.RetryAfter)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		require.True(t, reserve(most).Allowed)
+		require.True(t, reserve(most).Allowed, "it waits")
+	})
+}
+
+// TestWaitN waits for several tokens at once.
+func TestWaitN(t *testing.T) {
+	t.Parallel()
+	ten := ginlimit.PerSecond(10)
+	for name, row := range map[string]struct {
+		limits   []ginlimit.Limit
+		first, n int
+		waits    time.Duration
+		err      error
+	}{
+		"there are so many":   {[]ginlimit.Limit{ten}, 5, 5, 0, nil},
+		"some are missing":    {[]ginlimit.Limit{ten}, 8, 5, 300 * time.Millisecond, nil},
+		"all are missing":     {[]ginlimit.Limit{ten}, 10, 10, time.Second, nil},
+		"of several limits":   {[]ginlimit.Limit{ten, ginlimit.PerMinute(60).WithBurst(10)}, 10, 2, 2 * time.Second, nil},
+		"of a fixed window":   {[]ginlimit.Limit{ten.WithAlgorithm(ginlimit.FixedWindow)}, 9, 2, time.Second, nil},
+		"of a sliding window": {[]ginlimit.Limit{ten.WithAlgorithm(ginlimit.SlidingWindow)}, 9, 2, time.Second, nil},
+		"more than there are": {[]ginlimit.Limit{ten}, 1, 11, 0, ginlimit.ErrInvalidArgument},
+		"more than one holds": {[]ginlimit.Limit{ten.WithBurst(20), ginlimit.PerHour(12)},
+			1, 13, 0, ginlimit.ErrInvalidArgument},
+		"none":               {[]ginlimit.Limit{ten}, 1, 0, 0, ginlimit.ErrInvalidArgument},
+		"prohibited":         {[]ginlimit.Limit{ginlimit.PerHour(0)}, 1, 2, 0, ginlimit.ErrInvalidArgument},
+		"unlimited":          {[]ginlimit.Limit{ginlimit.PerHour(-1)}, 1, 1 << 30, 0, nil},
+		"at the deadline":    {[]ginlimit.Limit{ginlimit.PerMinute(60)}, 60, 10, 10 * time.Second, nil},
+		"after the deadline": {[]ginlimit.Limit{ginlimit.PerMinute(60)}, 60, 11, 0, context.DeadlineExceeded},
+		"never before the end": {[]ginlimit.Limit{ginlimit.PerMinute(60).WithAlgorithm(ginlimit.FixedWindow)},
+			60, 1, 0, context.DeadlineExceeded},
+	} {
+		testkit.RunSynctest(t, name, func(t *testing.T) {
+			p := testkit.NewPolicy(t, testkit.NewLocal(t), "test", ginlimit.WithLimits(row.limits...))
+			testkit.Must(p.AllowN(t.Context(), "k", row.first))
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second+time.Nanosecond)
+			defer cancel()
+			start := time.Now()
+			err := p.WaitN(ctx, "k", row.n)
+			require.Equal(t, row.waits, time.Since(start))
+			if row.err != nil {
+				require.ErrorIs(t, err, row.err)
+				return
+			}
+			require.NoError(t, err)
+		})
+	}
 }
