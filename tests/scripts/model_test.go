@@ -241,7 +241,7 @@ func (w *recordTrace) step(t *testing.T, step int) {
 		op := bucket.Op{Verb: bucket.Take, Charges: 1, N: 1 + r.Int64N(max(1, w.Burst/3))}
 		found, here := w.do(t, "take", op, 1, alone)
 		require.Equal(t, here.Level, found[0], what)
-		if w.Fit(here.Level, 1, op.N) == 1 {
+		if w.Fits(bucket.State{Level: here.Level}, 1, op.N) == 1 {
 			w.taken = append(w.taken, recorded{time.Now(), op.N, here.Level, found[len(found)-1], here.Mark, here.Era})
 		}
 	case x < 85 && len(w.taken) > 0:
