@@ -96,19 +96,6 @@ func (s *limitSet) findTwins(before []Limit, last Limit, twin func(Limit)) {
 	}
 }
 
-// checkBlock reports the limits that cannot be blocked for d, as it is too long.
-func (s *limitSet) checkBlock(d time.Duration) error {
-	var errs []error
-	set := s.rules.Now()
-	for i, l := range s.limits {
-		if longest := set.MaxBlock(i); wholeMillis(d) > longest {
-			errs = append(errs, fmt.Errorf("%w: a block of %s is too long under %s: at most %s",
-				ErrInvalidArgument, d, l, millis(longest)))
-		}
-	}
-	return errors.Join(errs...)
-}
-
 // policyLimits are limits with what a policy adds to them: its floor, ban, slots, shares and leases. They do
 // not change.
 type policyLimits struct {
@@ -122,7 +109,9 @@ type policyLimits struct {
 func (c *countConfig) newLimits(name string, limits []Limit, slots int, local bool) (*policyLimits, error) {
 	s, err := newLimitSet(limits)
 	s.name, s.local = name, local
-	s.leave(c.floor)
+	if i := s.rules.Leave(int64(c.floor)); i >= 0 { // the first limit that holds no more prohibits
+		s.prohibit(i)
+	}
 	if s.slots == 0 || c.fewerSlots && slots > 0 && s.slots > slots {
 		s.slots = slots
 	}
@@ -279,7 +268,7 @@ func (s *limitSet) window(limit int, set *rules.Set) time.Duration {
 	return s.prohibited.Period
 }
 
-// checkBlockable reports why the limits cannot be blocked for d.
+// checkBlockable reports why the limits cannot be blocked for d: none can, or for each for which it is too long.
 func (s *limitSet) checkBlockable(d time.Duration) error {
 	switch {
 	case d <= 0:
@@ -292,14 +281,15 @@ func (s *limitSet) checkBlockable(d time.Duration) error {
 	case len(s.limits) == 0 && !s.rules.Prohibits():
 		return fmt.Errorf("%w: %s is never counted, so it has no bucket to block", ErrInvalidArgument, s.unlimited)
 	}
-	return s.checkBlock(d)
-}
-
-// leave reserves tokens of each limit for others. The first limit that holds no more prohibits.
-func (s *limitSet) leave(floor int) {
-	if i := s.rules.Leave(int64(floor)); i >= 0 {
-		s.prohibit(i)
+	var errs []error
+	set := s.rules.Now()
+	for i, l := range s.limits {
+		if longest := set.MaxBlock(i); wholeMillis(d) > longest {
+			errs = append(errs, fmt.Errorf("%w: a block of %s is too long under %s: at most %s",
+				ErrInvalidArgument, d, l, millis(longest)))
+		}
 	}
+	return errors.Join(errs...)
 }
 
 // prohibit follows the rules, which deny everything because of a limit.

@@ -88,8 +88,8 @@ func (h *handler) state(c *gin.Context) (s *requestState) {
 	for i, p := range h.policies {
 		s.parts[i].policy, s.parts[i].dry = p, p.dryRun
 	}
-	if _, follows := c.Get(stateKey); follows {
-		newest := newestState(c)
+	last, _ := c.Get(stateKey)
+	if newest, follows := last.(*requestState); follows {
 		newest.follows.Store(true)
 		s.before.Store(newest.orBefore())
 	}
@@ -314,10 +314,6 @@ func (s *requestState) findAddress(c *gin.Context) gintrust.Address {
 	return found
 }
 
-func (t *part) settles() bool {
-	return t.policy.asks.settle != nil && t.answer != nil && t.result.Allowed
-}
-
 // serveSettling serves the request, and settles what was taken for it to what it really took.
 func (s *requestState) serveSettling(c *gin.Context) {
 	served := false
@@ -333,7 +329,7 @@ func (s *requestState) serveSettling(c *gin.Context) {
 	}()
 	for i := range slices.Backward(s.parts) { // what is deferred last is done first
 		t := &s.parts[i]
-		if !t.settles() {
+		if t.policy.asks.settle == nil || t.answer == nil || !t.result.Allowed {
 			continue
 		}
 		defer func() {

@@ -4,15 +4,12 @@ package ginlimit
 
 import "github.com/gin-gonic/gin"
 
-// newestState returns the state of the handler that began to decide last, or nil.
-func newestState(c *gin.Context) *requestState {
-	v, _ := c.Get(stateKey)
-	s, _ := v.(*requestState)
-	return s
-}
-
 // stateOf returns the newest state of a request of a handler that has decided, or nil.
-func stateOf(c *gin.Context) *requestState { return newestState(c).orBefore() }
+func stateOf(c *gin.Context) *requestState {
+	newest, _ := c.Get(stateKey)
+	s, _ := newest.(*requestState)
+	return s.orBefore()
+}
 
 // orBefore returns a state, or if its handler has not decided the one before. Of nil it is nil.
 func (s *requestState) orBefore() *requestState {
