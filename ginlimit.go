@@ -26,6 +26,7 @@ import (
 	"log/slog"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -39,6 +40,7 @@ import (
 	"github.com/ginlimit/ginlimit/internal/redisstore"
 	"github.com/ginlimit/ginlimit/internal/throttle"
 	"github.com/ginlimit/ginlimit/internal/upkeep"
+	"github.com/ginlimit/ginlimit/internal/wire"
 )
 
 // NewLimiter returns a limiter whose buckets are in Redis, which need not be reachable yet. It
@@ -176,6 +178,21 @@ func newBackground(u *upkeep.Upkeep, o overrides.Store, p published.Store) *back
 	}
 }
 
+// maxOverrideLimits is how many limits an override has at most.
+const maxOverrideLimits = 16
+
+// readLimits reads the limits of an override. Others than this package can have written them.
+func readLimits(text string) ([]Limit, error) {
+	if n := strings.Count(text, limitSeparator) + 1; n > maxOverrideLimits {
+		return nil, invalid("%d limits; want at most %d", n, maxOverrideLimits)
+	}
+	limits, err := splitLimits(text)
+	if err == nil {
+		_, err = newLimitSet(limits)
+	}
+	return limits, err
+}
+
 // inProcess has the background of each client and prefix. Only the process knows which limiters it has, as [New] makes
 // one that nobody else gets, so it is no field of anything.
 var inProcess upkeep.Registry[*background]
@@ -212,6 +229,43 @@ func (b *background) join(l *Limiter) (leave func()) {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		b.logs = slices.DeleteFunc(b.logs, func(other *upkeepLog) bool { return other == log })
+	}
+}
+
+// upkeepLog is where a limiter's log says what fails in the background.
+type upkeepLog struct {
+	*slog.Logger
+	failures throttle.Log
+	denied   sync.Once
+}
+
+// failed logs why overrides cannot be read or policies not be published, once in each log.
+func (b *background) failed(err error) {
+	b.mu.Lock()
+	logs := slices.Clone(b.logs)
+	b.mu.Unlock()
+	for i, log := range logs {
+		if !slices.ContainsFunc(logs[:i], func(before *upkeepLog) bool { return before.Logger == log.Logger }) {
+			log.failed(err)
+		}
+	}
+}
+
+func (l *upkeepLog) failed(err error) {
+	reason := "" // without Redis other lines say so
+	switch {
+	case redisstore.IsDenied(err):
+		l.denied.Do(func() {
+			l.Warn("ginlimit: the user of Redis may not read overrides or publish policies; trying every ten minutes",
+				"reason", redisstore.Word(err))
+		})
+	case redisstore.IsErrorReply(err):
+		reason = redisstore.Word(err)
+	case errors.Is(err, wire.ErrUnreadable), errors.Is(err, ErrInvalidArgument):
+		reason = "unreadable"
+	}
+	if reason != "" && l.failures.Allow() {
+		l.Warn("ginlimit: overrides cannot be read, or policies not be published", "reason", reason)
 	}
 }
 

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -20,17 +19,14 @@ import (
 	"github.com/ginlimit/ginlimit/internal/goroutine"
 	"github.com/ginlimit/ginlimit/internal/overrides"
 	"github.com/ginlimit/ginlimit/internal/published"
-	"github.com/ginlimit/ginlimit/internal/redisstore"
-	"github.com/ginlimit/ginlimit/internal/throttle"
 	"github.com/ginlimit/ginlimit/internal/wire"
 )
 
 const (
-	maxOverride       = 366 * day // how far ahead an override ends
-	maxOverrideLimits = 16
-	maxOverrideText   = 1024 // bytes of a client
-	maxOverrideNote   = 256  // bytes
-	operationTimeout  = 5 * time.Second
+	maxOverride      = 366 * day // how far ahead an override ends
+	maxOverrideText  = 1024      // bytes of a client
+	maxOverrideNote  = 256       // bytes
+	operationTimeout = 5 * time.Second
 )
 
 // Override replaces limits for a time: see [Limiter.Override], experimental.
@@ -108,43 +104,6 @@ func WithoutOverrides() LimiterOption {
 	return limiterSetting{"WithoutOverrides", func(c *config) { c.ignoresOverrides = true }}
 }
 
-// upkeepLog is where a limiter's log says what fails in the background.
-type upkeepLog struct {
-	*slog.Logger
-	failures throttle.Log
-	denied   sync.Once
-}
-
-// failed logs why overrides cannot be read or policies not be published, once in each log.
-func (b *background) failed(err error) {
-	b.mu.Lock()
-	logs := slices.Clone(b.logs)
-	b.mu.Unlock()
-	for i, log := range logs {
-		if !slices.ContainsFunc(logs[:i], func(before *upkeepLog) bool { return before.Logger == log.Logger }) {
-			log.failed(err)
-		}
-	}
-}
-
-func (l *upkeepLog) failed(err error) {
-	reason := "" // without Redis other lines say so
-	switch {
-	case redisstore.IsDenied(err):
-		l.denied.Do(func() {
-			l.Warn("ginlimit: the user of Redis may not read overrides or publish policies; trying every ten minutes",
-				"reason", redisstore.Word(err))
-		})
-	case redisstore.IsErrorReply(err):
-		reason = redisstore.Word(err)
-	case errors.Is(err, wire.ErrUnreadable), errors.Is(err, ErrInvalidArgument):
-		reason = "unreadable"
-	}
-	if reason != "" && l.failures.Allow() {
-		l.Warn("ginlimit: overrides cannot be read, or policies not be published", "reason", reason)
-	}
-}
-
 // operate calls a function that reads or writes for an operator, and leaves it alone when it takes too long. Its
 // error is one of this package.
 func operate[T any](ctx context.Context, l *Limiter, f func(context.Context) (T, error)) (value T, err error) {
@@ -162,18 +121,6 @@ func operate[T any](ctx context.Context, l *Limiter, f func(context.Context) (T,
 		err = engine.Unavailable(ctx, err)
 	}
 	return none, err
-}
-
-// readLimits reads the limits of an override. Others than this package can have written them.
-func readLimits(text string) ([]Limit, error) {
-	if n := strings.Count(text, limitSeparator) + 1; n > maxOverrideLimits {
-		return nil, invalid("%d limits; want at most %d", n, maxOverrideLimits)
-	}
-	limits, err := splitLimits(text)
-	if err == nil {
-		_, err = newLimitSet(limits)
-	}
-	return limits, err
 }
 
 // changes returns overrides as they are stored, or every error in them.
