@@ -13,7 +13,7 @@ var ban = kind{
 	},
 	waits: func(_ *Bucket, s State, _ int64) (retry, reset, more int64) { return s.Wait, s.Wait, s.Wait },
 
-	charged: func(_ *Bucket, s, _ State, _, _ int64) State { return s },
+	charged: func(_ *Bucket, s State, _, _ int64) State { return s },
 	lapsed: func(s State) State { // also of a ban that a denial has just caused
 		s.Level = s.Wait
 		return s

@@ -31,7 +31,7 @@ type kind struct {
 
 	// Those that are nil do nothing else than level.go does for a token bucket.
 	fits    func(b *Bucket, s State, charges, n int64) int64
-	charged func(b *Bucket, before, after State, charges, n int64) State // corrects the level, which was raised
+	charged func(b *Bucket, s State, charges, n int64) State
 	waits   func(b *Bucket, s State, n int64) (retry, reset, more int64) // n is at most Whole
 	lapsed  func(s State) State                                          // corrects what was counted down
 }

@@ -51,12 +51,11 @@ func (b *Bucket) maxLevel() int64 {
 
 // Charged returns the state after one or more charges of n tokens.
 func (b *Bucket) Charged(s State, charges, n int64) State {
-	after := s
-	after.Level += charges * b.Charge(n)
 	if charged := kinds[b.Kind].charged; charged != nil {
-		return charged(b, s, after, charges, n)
+		return charged(b, s, charges, n)
 	}
-	return after
+	s.Level += charges * b.Charge(n)
+	return s
 }
 
 // Remaining returns the whole tokens left at a level.

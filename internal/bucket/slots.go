@@ -6,7 +6,7 @@ var slots = kind{
 	integers: 1, divided: true, waits: slotWaits,
 
 	fits: func(b *Bucket, s State, charges, _ int64) int64 { return min(charges, max(0, b.Capacity-s.Level)) },
-	charged: func(_ *Bucket, s, _ State, charges, _ int64) State {
+	charged: func(_ *Bucket, s State, charges, _ int64) State {
 		s.Level += charges
 		return s
 	},

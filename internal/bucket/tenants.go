@@ -133,13 +133,15 @@ func fitsTenant(b *Bucket, s State, charges, n int64) int64 {
 	return max(0, int64(fits))
 }
 
-func chargedTenant(b *Bucket, s, after State, _, _ int64) State {
+func chargedTenant(b *Bucket, s State, charges, n int64) State {
+	level := s.Level + charges*b.Charge(n)
 	if s.Shares != nil {
 		of := *s.Shares
-		b.Add(&of, s.Level, after.Level)
-		after.Shares = &of
+		b.Add(&of, s.Level, level)
+		s.Shares = &of
 	}
-	return after
+	s.Level = level
+	return s
 }
 
 // Add adds the change of the bucket's level to what this tenant holds, at least to nothing. Only a

@@ -11,7 +11,8 @@ var (
 	}
 )
 
-func chargedFixed(b *Bucket, _, s State, _, n int64) State {
+func chargedFixed(b *Bucket, s State, charges, n int64) State {
+	s.Level += charges * b.Charge(n)
 	if s.Reset == 0 {
 		s.Reset = b.Period + b.Overdraft(n)
 	}
@@ -21,9 +22,9 @@ func chargedFixed(b *Bucket, _, s State, _, n int64) State {
 	return s
 }
 
-func chargedSliding(b *Bucket, before, s State, charges, n int64) State {
+func chargedSliding(b *Bucket, s State, charges, n int64) State {
 	s.Reset = max(s.Reset, b.Period+b.Overdraft(n))
-	return chargedFixed(b, before, s, charges, n)
+	return chargedFixed(b, s, charges, n)
 }
 
 // windowWaits are the waits of a window, of which a State says all.

@@ -110,7 +110,8 @@ func (s *Set) Judge(found []bucket.State, n, charges int64, allowed bool, report
 		if b.Kind == bucket.Ban || b.Kind == bucket.Tenants { // these are judged with their limit
 			continue
 		}
-		status := s.statusOf(i, found[i], n, charges, allowed)
+		var status Status
+		s.setStatus(&status, i, &found[i], n, charges, allowed)
 		this := Verdict{Allowed: allowed, Granted: charges * n, Resource: i, Banned: banned > 0}
 		if s.Divided {
 			this.BusyCost = s.shareOf(&status, found[1], n, charges, allowed)
@@ -144,17 +145,15 @@ func (s *Set) Judge(found []bucket.State, n, charges int64, allowed bool, report
 	return closest, statuses
 }
 
-// statusOf returns the status of a resource by its own state, after charges.
-func (s *Set) statusOf(i int, state bucket.State, n, charges int64, allowed bool) Status {
-	b := &s.resources[i]
+// setStatus sets the status of a resource by its own state, after charges.
+func (s *Set) setStatus(status *Status, i int, found *bucket.State, n, charges int64, allowed bool) {
+	b, after := &s.resources[i], *found
 	if charges > 0 {
-		state = b.Charged(state, charges, n)
+		after = b.Charged(after, charges, n)
 	}
-	left := b.Status(state, n)
-	status := Status{
-		Remaining: left.Remaining, Full: min(b.Burst, b.Capacity), More: duration(left.More), Reset: duration(left.Reset),
-		Resource: int32(i),
-	}
+	left := b.Status(after, n)
+	status.Resource, status.Remaining, status.Full = int32(i), left.Remaining, min(b.Burst, b.Capacity)
+	status.More, status.Reset = duration(left.More), duration(left.Reset)
 	if !allowed {
 		// More than the share of a calendar quota, but not more than the quota, may fit when the period ends.
 		if left.Retry == bucket.Never && s.whole != nil && b.Ends != 0 && n <= s.whole.resources[i].Burst {
@@ -162,7 +161,6 @@ func (s *Set) statusOf(i int, state bucket.State, n, charges int64, allowed bool
 		}
 		status.Retry, status.Denies = duration(left.Retry), left.Retry > 0
 	}
-	return status
 }
 
 // shareOf restricts the status of the limit to a tenant's share of it. It returns the Verdict's BusyCost.
@@ -203,7 +201,8 @@ func (s *Status) ban(d time.Duration) {
 func (s *Set) JudgeLeased(states []bucket.State, n, left int64, report Report, statuses []Status) (Verdict, []Status) {
 	var closest Verdict
 	for i := range s.resources[:s.limits] {
-		status := s.statusOf(i, states[i], 1, 0, true)
+		var status Status
+		s.setStatus(&status, i, &states[i], 1, 0, true)
 		this := Verdict{Allowed: true, Granted: n, Resource: i, Remaining: left, ResetAfter: status.Reset}
 		if i == 0 || this.CloserThan(&closest) {
 			closest = this
@@ -220,7 +219,7 @@ func (s *Set) JudgeLeased(states []bucket.State, n, left int64, report Report, s
 
 // ResetAfter returns until when a limit is full, by the states of all.
 func (s *Set) ResetAfter(limit int, states []bucket.State) time.Duration {
-	return s.statusOf(limit, states[limit], 1, 0, true).Reset
+	return duration(s.resources[limit].Status(states[limit], 1).Reset)
 }
 
 // Regain returns how long it takes until ahead more tokens are there: as a token bucket regains them, or
