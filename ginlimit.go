@@ -170,10 +170,11 @@ type background struct {
 
 // newBackground returns the background of a client and prefix. Without upkeep it does nothing by itself.
 func newBackground(u *upkeep.Upkeep, o overrides.Store, p published.Store) *background {
-	return &background{
-		upkeep: u, published: published.New(p, "P"+rand.Text()[:maxProcess], u),
-		overrides: overrides.New(overrides.Config[[]Limit]{Store: o, Upkeep: u, Limits: readLimits}),
-	}
+	b := &background{upkeep: u, published: published.New(p, "P"+rand.Text()[:maxProcess], u)}
+	b.overrides = overrides.New(overrides.Config[[]Limit]{
+		Store: o, Upkeep: u, Limits: readLimits, Publication: b.published.Last, Lost: b.lost,
+	})
+	return b
 }
 
 // inProcess has the background of each client and prefix. Only the process knows which limiters it has, as [New] makes

@@ -116,15 +116,26 @@ type upkeepLog struct {
 }
 
 // failed logs why overrides cannot be read or policies not be published, once in each log.
-func (b *background) failed(err error) {
+func (b *background) failed(err error) { b.eachLog(func(log *upkeepLog) { log.failed(err) }) }
+
+func (b *background) eachLog(f func(log *upkeepLog)) {
 	b.mu.Lock()
 	logs := slices.Clone(b.logs)
 	b.mu.Unlock()
 	for i, log := range logs {
 		if !slices.ContainsFunc(logs[:i], func(before *upkeepLog) bool { return before.Logger == log.Logger }) {
-			log.failed(err)
+			f(log)
 		}
 	}
+}
+
+// lost publishes the policies again, as Redis has lost them, and logs how many overrides are gone with them.
+func (b *background) lost(ctx context.Context, overrides int) error {
+	b.eachLog(func(log *upkeepLog) {
+		log.Warn("ginlimit: Redis has lost its data; blocks and bans may be gone, and so are overrides",
+			"overrides", overrides)
+	})
+	return b.published.Again(ctx)
 }
 
 func (l *upkeepLog) failed(err error) {
