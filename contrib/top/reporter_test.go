@@ -317,16 +317,29 @@ func TestCountsAreBounded(t *testing.T) {
 			deny(r, fmt.Sprint("p", i), "a")
 		}
 		require.Len(t, *r.policies.Load(), maxPolicies)
-		before := testkit.HeapInUse()
-		for i := range 500 {
-			deny(r, "p0", strings.Repeat("x", 1<<14)+fmt.Sprint(i), strings.Repeat("y", maxKey)[:maxKey-4]+fmt.Sprint(i))
-		}
-		require.Less(t, testkit.HeapInUse()-before, int64(1<<20))
+		denyLong(r, "p0")
 		time.Sleep(DefaultInterval + time.Millisecond)
 		require.Len(t, denied(t, b.Redis, "p0"), counters)
 		text := testkit.Must(b.Redis.HVals(t.Context(), "ginlimit:denied:{p0}").Result())
 		require.Less(t, len(strings.Join(text, "")), 100*counters)
 	})
+}
+
+// denyLong has a policy deny clients with long keys.
+func denyLong(r *Reporter, policy string) {
+	for i := range 500 {
+		deny(r, policy, strings.Repeat("x", 1<<14)+fmt.Sprint(i), strings.Repeat("y", maxKey)[:maxKey-4]+fmt.Sprint(i))
+	}
+}
+
+// TestMemoryIsBounded, which is measured beside no other test.
+func TestMemoryIsBounded(t *testing.T) {
+	rdb, _ := testkit.NewMiniredis(t)
+	r := start(t, rdb)
+	deny(r, "p", "a")
+	before := testkit.HeapInUse()
+	denyLong(r, "p")
+	require.Less(t, testkit.HeapInUse()-before, int64(1<<20))
 }
 
 // TestSeenIsBounded: Redis knows the last processes of a policy.
