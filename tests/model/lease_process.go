@@ -98,7 +98,7 @@ func (p *leaseProcess) answer(l *Leases) {
 	before, kept, age := *p, int16(0), call.Age
 	switch wanted := min(p.Left, c.Asked); {
 	case p.Last.Age >= l.life():
-	case c.Held < wanted: // the new lease ends when the one before would have
+	case c.Held < wanted && p.Last.Age < l.used(): // the new lease ends when the one before would have
 		kept, age = wanted, p.Last.Age
 	default:
 		kept = min(p.Left, c.Held)

@@ -103,6 +103,9 @@ func (l *Leases) life() int16 {
 	return l.d() - l.Lost
 }
 
+// used is for how long it uses them; then its next call may hold them for longer.
+func (l *Leases) used() int16 { return l.life() - l.life()/8 }
+
 // capacity is by which the limit is decided, in units.
 func (l *Leases) capacity() int16 {
 	if l.Mistake == WithoutRoom {
@@ -127,11 +130,26 @@ func (l *Leases) Broken(s *LeaseState) string {
 	return ""
 }
 
+// What may happen to Leases.
+const (
+	leaseAdmits = "process %d admits a request from its lease"
+	redisAdmits = "Redis admits a request"
+	asks        = "process %d asks for tokens, and to hold %d for longer"
+	takesAhead  = "Redis takes up to %d tokens ahead for process %d"
+	isAnswered  = "process %d has its answer"
+	isLost      = "the call of process %d is lost, or its answer"
+	endsLease   = "process %d ends its lease"
+	hasBack     = "Redis has %d tokens back from process %d"
+	isReplaced  = "process %d dies, and another starts"
+	failsOver   = "failover to the replica"
+	ticksFor    = "a tick, which the clocks of %03b lose"
+)
+
 // Steps are what may happen.
 func (l *Leases) Steps(s *LeaseState, next func(Step, LeaseState)) {
 	if t := *s; t.Redis.take(l, 1) == 1 {
 		t.Used += l.Cost
-		next(step("Redis admits a request"), t)
+		next(step(redisAdmits), t)
 	}
 	for i := range int16(l.Processes) {
 		l.stepsOf(s, i, next)
@@ -144,7 +162,7 @@ func (l *Leases) Steps(s *LeaseState, next func(Step, LeaseState)) {
 		}
 		t := *s
 		t.failOver()
-		next(step("failover to the replica"), t)
+		next(step(failsOver), t)
 	}
 	l.ticks(s, next)
 }
@@ -158,8 +176,8 @@ func (l *Leases) stepsOf(s *LeaseState, i int16, next func(Step, LeaseState)) {
 		l.forget(&t, &t.Of[i])
 		next(what, t)
 	}
-	if p.Left > 0 && p.Last.Age < l.life() {
-		do(step("process %d admits a request from its lease", i), func(t *LeaseState, p *leaseProcess) {
+	if p.Left > 0 && p.Last.Age < l.used() {
+		do(step(leaseAdmits, i), func(t *LeaseState, p *leaseProcess) {
 			p.use(1)
 			t.Used += l.Cost
 		})
@@ -167,13 +185,13 @@ func (l *Leases) stepsOf(s *LeaseState, i int16, next func(Step, LeaseState)) {
 	switch p.Call.Stage {
 	case idle:
 		for held := range p.holds(l) + 1 {
-			do(step("process %d asks for tokens, and to hold %d for longer", i, held),
+			do(step(asks, i, held),
 				func(_ *LeaseState, p *leaseProcess) { p.Call = leaseCall{Stage: sent, Held: held} })
 		}
 	case sent: // how many it asks for matters only now
 		for ahead := range l.Most + 1 {
 			if ahead+p.Call.Held > 0 {
-				do(step("Redis takes up to %d tokens ahead for process %d", ahead, i),
+				do(step(takesAhead, ahead, i),
 					func(t *LeaseState, p *leaseProcess) {
 						p.Call.Ahead = ahead
 						p.Call = t.Redis.decide(l, p.Call)
@@ -181,19 +199,19 @@ func (l *Leases) stepsOf(s *LeaseState, i int16, next func(Step, LeaseState)) {
 			}
 		}
 	case done:
-		do(step("process %d has its answer", i), func(_ *LeaseState, p *leaseProcess) { p.answer(l) })
+		do(step(isAnswered, i), func(_ *LeaseState, p *leaseProcess) { p.answer(l) })
 	}
 	if p.Call.Stage != idle {
-		do(step("the call of process %d is lost, or its answer", i), func(_ *LeaseState, p *leaseProcess) {
+		do(step(isLost, i), func(_ *LeaseState, p *leaseProcess) {
 			p.Call = leaseCall{}
 		})
 	}
 	if p.Left > 0 && s.Returns < l.Returns {
-		do(step("process %d ends its lease", i), func(_ *LeaseState, p *leaseProcess) { p.end(l) })
+		do(step(endsLease, i), func(_ *LeaseState, p *leaseProcess) { p.end(l) })
 	}
 	for j := range p.Back {
 		if p.Back[j].Tokens > 0 {
-			do(step("Redis has %d tokens back from process %d", p.Back[j].Tokens, i), func(t *LeaseState, p *leaseProcess) {
+			do(step(hasBack, p.Back[j].Tokens, i), func(t *LeaseState, p *leaseProcess) {
 				t.Redis.giveBack(l, p.Back[j])
 				p.Back[j] = leaseReturn{}
 				if t.Returns++; t.Returns == l.Returns {
@@ -206,31 +224,37 @@ func (l *Leases) stepsOf(s *LeaseState, i int16, next func(Step, LeaseState)) {
 		}
 	}
 	if dead := (leaseProcess{Steady: l.d()}); *p != dead {
-		do(step("process %d dies, and another starts", i), func(_ *LeaseState, p *leaseProcess) { *p = dead })
+		do(step(isReplaced, i), func(_ *LeaseState, p *leaseProcess) { *p = dead })
 	}
 }
 
 // ticks are a tick of Redis' clock, with each choice of the processes whose clocks lose it.
 func (l *Leases) ticks(s *LeaseState, next func(Step, LeaseState)) {
-	for losing := range 1 << l.Processes {
-		t, ok := *s, true
-		for i := range l.Processes {
-			p := &t.Of[i]
-			if losing&(1<<i) == 0 {
-				p.tick(l)
-			} else if ok = ok && l.Lost > 0 && p.Steady >= l.d(); ok {
-				p.Steady = 0
-			}
-			if p.Steady = min(p.Steady+1, l.d()); l.Lost == 0 {
-				p.Steady = l.d()
-			}
-			l.forget(&t, p)
-		}
-		if ok {
-			t.Redis.tick(l)
-			t.Replica.tick(l)
-			t.Used = max(0, t.Used-l.Drain)
-			next(step("a tick, which the clocks of %03b lose", int16(losing)), t)
+	for losing := range int16(1 << l.Processes) {
+		if t := *s; l.tick(&t, losing) {
+			next(step(ticksFor, losing), t)
 		}
 	}
+}
+
+// tick reports false if a clock cannot lose the tick.
+func (l *Leases) tick(t *LeaseState, losing int16) bool {
+	for i := range l.Processes {
+		p := &t.Of[i]
+		if losing&(1<<i) == 0 {
+			p.tick(l)
+		} else if l.Lost == 0 || p.Steady < l.d() {
+			return false
+		} else {
+			p.Steady = 0
+		}
+		if p.Steady = min(p.Steady+1, l.d()); l.Lost == 0 {
+			p.Steady = l.d()
+		}
+		l.forget(t, p)
+	}
+	t.Redis.tick(l)
+	t.Replica.tick(l)
+	t.Used = max(0, t.Used-l.Drain)
+	return true
 }

@@ -57,6 +57,7 @@ type searcher[S any] struct {
 	System[S]
 	seeds [2]maphash.Seed
 	key   []byte
+	state S                           // a copy: what a function has a pointer to is allocated
 	from  map[fingerprint]fingerprint // the state before each that was visited
 }
 
@@ -80,12 +81,14 @@ func Search[S any](system System[S], most int) (f Found) {
 			here := r.print(&level[i])
 			r.Steps(&level[i], func(_ Step, s S) {
 				f.Steps++
-				there := r.print(&s)
+				r.state = s
+				there := r.print(&r.state)
 				if _, known := r.from[there]; known || broken != nil {
 					return
 				}
-				if r.from[there] = here; r.Broken(&s) != "" {
-					broken = &s
+				if r.from[there] = here; r.Broken(&r.state) != "" {
+					broken = new(S)
+					*broken = s
 				}
 				further = append(further, s)
 			})

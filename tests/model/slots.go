@@ -175,6 +175,24 @@ func (l *Slots) know(s *SlotState) {
 	}
 }
 
+// What may happen to Slots.
+const (
+	makesAttempt   = "process %d makes attempt %d"
+	releasesSlotOf = "process %d releases the slot of attempt %d"
+	releases       = "process %d releases a slot"
+	reports        = "process %d reports %d slots up to %d"
+	dies           = "process %d dies"
+	decides        = "Redis decides on attempt %d of process %d"
+	hasAnswer      = "process %d has the answer to attempt %d: granted %d"
+	givesUp        = "process %d gives attempt %d up"
+	takesItself    = "process %d takes a slot for attempt %d itself"
+	hasReport      = "Redis has the report of process %d of %d slots up to %d"
+	reportArrived  = "process %d knows that its report has arrived"
+	givesReportUp  = "process %d gives its report up"
+	losesMemory    = "Redis loses its memory"
+	ticks          = "a tick"
+)
+
 // Steps are what may happen.
 func (l *Slots) Steps(s *SlotState, next func(Step, SlotState)) {
 	for i := range int16(l.Processes) {
@@ -191,7 +209,7 @@ func (l *Slots) Steps(s *SlotState, next func(Step, SlotState)) {
 			t.Of[i].Redis = slotEntry{}
 			t.excuse(&t.Of[i])
 		}
-		next(step("Redis loses its memory"), t)
+		next(step(losesMemory), t)
 	}
 	t := *s
 	for i := range l.Processes {
@@ -201,7 +219,7 @@ func (l *Slots) Steps(s *SlotState, next func(Step, SlotState)) {
 		l.tidy(&t.Of[i])
 	}
 	l.know(&t)
-	next(step("a tick"), t)
+	next(step(ticks), t)
 }
 
 // stepsOf are what a process may do, and what may happen to its calls.
@@ -222,7 +240,7 @@ func (l *Slots) stepsOf(s *SlotState, i int16, next func(Step, SlotState)) {
 		return
 	}
 	if free := slices.Index(p.Attempts[:l.Attempts], slotAttempt{}); free >= 0 && p.Newest-p.oldest() < l.Window {
-		do(step("process %d makes attempt %d", i, p.Base+int16(p.Newest)+1), func(_ *SlotState, p *slotProcess) {
+		do(step(makesAttempt, i, p.Base+int16(p.Newest)+1), func(_ *SlotState, p *slotProcess) {
 			p.Newest++
 			p.Attempts[free] = slotAttempt{Number: p.Newest, Ended: p.Ended, Held: p.Held, Stage: sent, Waits: true,
 				Carries: true}
@@ -230,7 +248,7 @@ func (l *Slots) stepsOf(s *SlotState, i int16, next func(Step, SlotState)) {
 	}
 	for number := range int8(32) {
 		if p.Granted&(1<<number) != 0 {
-			do(step("process %d releases the slot of attempt %d", i, p.Base+int16(number)), func(_ *SlotState, p *slotProcess) {
+			do(step(releasesSlotOf, i, p.Base+int16(number)), func(_ *SlotState, p *slotProcess) {
 				p.Granted &^= 1 << number
 				p.Unsure = max(p.Unsure, number)
 				p.change()
@@ -238,20 +256,20 @@ func (l *Slots) stepsOf(s *SlotState, i int16, next func(Step, SlotState)) {
 		}
 	}
 	if p.Held > 0 {
-		do(step("process %d releases a slot", i), func(_ *SlotState, p *slotProcess) {
+		do(step(releases, i), func(_ *SlotState, p *slotProcess) {
 			p.Held--
 			p.change()
 		})
 	}
 	waits := slices.ContainsFunc(p.Reports[:], func(r slotReport) bool { return r.Waits })
 	if free := slices.Index(p.Reports[:l.Reports], slotReport{}); !waits && free >= 0 && (p.Changed || p.inFlight() > 0) {
-		do(step("process %d reports %d slots up to %d", i, int16(p.Held), p.Base+int16(p.Ended)),
+		do(step(reports, i, int16(p.Held), p.Base+int16(p.Ended)),
 			func(_ *SlotState, p *slotProcess) {
 				p.Reports[free] = slotReport{Stage: sent, Ended: p.Ended, Held: p.Held, Waits: true, Carries: true,
 					Doubt: p.Doubt > 0 && l.Mistake != ForgetsDoubt}
 			})
 	}
-	do(step("process %d dies", i), func(_ *SlotState, p *slotProcess) { p.die() })
+	do(step(dies, i), func(_ *SlotState, p *slotProcess) { p.die() })
 }
 
 type doSlots = func(what Step, f func(t *SlotState, p *slotProcess))
@@ -264,7 +282,7 @@ func (l *Slots) stepsOfAttempt(p *slotProcess, i int16, j int, do doSlots) {
 	}
 	number := p.Base + int16(a.Number)
 	if a.Stage == sent {
-		do(step("Redis decides on attempt %d of process %d", number, i), func(t *SlotState, p *slotProcess) {
+		do(step(decides, number, i), func(t *SlotState, p *slotProcess) {
 			a := &p.Attempts[j]
 			a.Granted = l.decide(t, p, a)
 			if *a = a.answered(); !a.Waits {
@@ -276,14 +294,14 @@ func (l *Slots) stepsOfAttempt(p *slotProcess, i int16, j int, do doSlots) {
 		return
 	}
 	if a.Stage == done {
-		do(step("process %d has the answer to attempt %d: granted %d", i, number, int16(ones(a.Granted))),
+		do(step(hasAnswer, i, number, int16(ones(a.Granted))),
 			func(t *SlotState, p *slotProcess) { p.answer(l, j) })
 	}
-	do(step("process %d gives attempt %d up", i, number), func(t *SlotState, p *slotProcess) {
+	do(step(givesUp, i, number), func(t *SlotState, p *slotProcess) {
 		p.lose(l, j, false)
 	})
 	if l.Late && p.inFlight() < l.N {
-		do(step("process %d takes a slot for attempt %d itself", i, number), func(t *SlotState, p *slotProcess) {
+		do(step(takesItself, i, number), func(t *SlotState, p *slotProcess) {
 			p.lose(l, j, true)
 			t.excuse(p)
 		})
@@ -294,7 +312,7 @@ func (l *Slots) stepsOfAttempt(p *slotProcess, i int16, j int, do doSlots) {
 func (l *Slots) stepsOfReport(p *slotProcess, i int16, j int, do doSlots) {
 	r := &p.Reports[j]
 	if r.Stage == sent {
-		do(step("Redis has the report of process %d of %d slots up to %d", i, int16(r.Held), p.Base+int16(r.Ended)),
+		do(step(hasReport, i, int16(r.Held), p.Base+int16(r.Ended)),
 			func(_ *SlotState, p *slotProcess) {
 				r := &p.Reports[j]
 				waits := r.Waits
@@ -309,13 +327,13 @@ func (l *Slots) stepsOfReport(p *slotProcess, i int16, j int, do doSlots) {
 			})
 	}
 	if r.Stage == done {
-		do(step("process %d knows that its report has arrived", i), func(_ *SlotState, p *slotProcess) {
+		do(step(reportArrived, i), func(_ *SlotState, p *slotProcess) {
 			p.Changed = p.Changed && !p.Reports[j].Carries
 			p.Reports[j] = slotReport{}
 		})
 	}
 	if r.Waits {
-		do(step("process %d gives its report up", i), func(_ *SlotState, p *slotProcess) { p.giveUp(l, j) })
+		do(step(givesReportUp, i), func(_ *SlotState, p *slotProcess) { p.giveUp(l, j) })
 	}
 }
 
