@@ -234,23 +234,6 @@ func TestObserversThatPanicHoldNoSlot(t *testing.T) {
 	}
 }
 
-// TestReserveAllBesideADefaultLease uses no leased token; a policy's own lease serves in a charge of its own.
-func TestReserveAllBesideADefaultLease(t *testing.T) {
-	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
-		l := b.Limiter(t)
-		p, q := testkit.NewPolicy(t, l, "p", testkit.LeasePerMinute), testkit.NewPolicy(t, l, "q", testkit.LeasePerMinute)
-		own := testkit.NewPolicy(t, l, "own", testkit.LeasePerMinute, ginlimit.WithLease(testkit.LeaseLife))
-		for range 30 {
-			r := testkit.Must(ginlimit.ReserveAll(t.Context(), charge(p, "k", 1), charge(q, "k", 1)))
-			require.Equal(t, ginlimit.FromRedis, r.Result().Source)
-		}
-		_, err := own.Reserve(t.Context(), "k", 1)
-		require.NoError(t, err)
-		_, err = ginlimit.ReserveAll(t.Context(), charge(p, "k", 1), charge(own, "k", 1))
-		require.ErrorIs(t, err, ginlimit.ErrInvalidArgument)
-	})
-}
-
 // drop reserves, and forgets the reservation.
 //
 //go:noinline
