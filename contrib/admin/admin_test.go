@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/base64"
+	"html"
 	"io"
 	"log/slog"
 	"net/http"
@@ -139,6 +140,21 @@ func (s *site) ok(path string, fields ...string) string {
 	return got.text
 }
 
+var field = regexp.MustCompile(`<input type="hidden" name="([a-z]+)" value="([^"]*)">`)
+
+// confirmed sends a form, and then the form that the page shows to confirm it.
+func (s *site) confirmed(fields ...string) (sentence, after string) {
+	s.t.Helper()
+	page := s.ok("confirm", fields...)
+	_, form, _ := strings.Cut(page, `<form method="post" action="change">`)
+	form, _, _ = strings.Cut(form, "</form>")
+	var again []string
+	for _, m := range field.FindAllStringSubmatch(form, -1) {
+		again = append(again, m[1], html.UnescapeString(m[2]))
+	}
+	return page, s.ok("change", again...)
+}
+
 func code(client string) string { return base64.RawURLEncoding.EncodeToString([]byte(client)) }
 
 var byX = ginlimit.WithKey(ginlimit.ByHeader("X"))
@@ -167,7 +183,7 @@ func TestOverview(t *testing.T) {
 	require.NotContains(t, page, ">End<", "it is read-only")
 
 	page = s.get("policy?name=api")
-	require.Regexp(t, `<bdi>alice</bdi></button></form></th><td>2</td>`, page)
+	require.Regexp(t, `<bdi>alice</bdi></button></form></th><td data-label="Denials">2</td>`, page)
 	require.Contains(t, s.get("policies?name=SEA"), "1 found.")
 	require.Contains(t, s.get("overrides?policy=search"), "1 in force")
 	require.Contains(t, s.get("health"), "sliding-window: scripts run")
@@ -206,7 +222,7 @@ func TestAClient(t *testing.T) {
 	sentence := "Deny client alice under policy api everything for 1h0m0s, until "
 	require.Contains(t, s.ok("confirm", append(of, "do", "block", "for", "1h", "note", "a bot")...), sentence)
 	require.True(t, testkit.Must(api.Peek(t.Context(), "alice")).Allowed, "nothing is done before it is confirmed")
-	page = s.ok("change", append(of, "do", "block", "for", "1h", "note", "a bot")...)
+	_, page = s.confirmed(append(of, "do", "block", "for", "1h", "note", "a bot")...)
 	require.Contains(t, page, "Done: "+sentence)
 	require.Contains(t, page, ">Denied</b> for 1h0m0s")
 	require.False(t, testkit.Must(api.Peek(t.Context(), "alice")).Allowed)
@@ -217,13 +233,14 @@ func TestAClient(t *testing.T) {
 		require.Contains(t, lines[0], text)
 	}
 
-	require.Contains(t, s.ok("change", append(of, "do", "reset")...), "Done: End the block and the ban of client alice")
+	_, page = s.confirmed(append(of, "do", "reset")...)
+	require.Contains(t, page, "Done: End the block and the ban of client alice")
 	require.True(t, testkit.Must(api.Peek(t.Context(), "alice")).Allowed)
 
 	override := append(of, "do", "override", "limits", "600/h burst 60", "ends", "2h", "note", "a launch")
+	before, page := s.confirmed(override...)
 	require.Regexp(t, `Limit client alice under policy api to 600/h burst 60 instead of 10/h, 2 in flight, until .* `+
-		`It keeps 2 in flight\.`, s.ok("confirm", override...))
-	page = s.ok("change", override...)
+		`It keeps 2 in flight\.`, before)
 	require.Contains(t, page, "60 of 60 left", page)
 	require.Contains(t, page, "1 of 2 slots free")
 	all := testkit.Must(s.limiter.Overrides(t.Context()))
@@ -232,8 +249,8 @@ func TestAClient(t *testing.T) {
 	require.WithinDuration(t, time.Now().Add(2*time.Hour), all[0].Until, time.Minute)
 
 	end := []string{"policy", "api", "code", code("alice"), "hash", "no", "do", "end"}
-	require.Contains(t, s.ok("confirm", end...), "End the override of policy api for client alice: 600/h burst 60 until ")
-	s.ok("change", end...)
+	before, _ = s.confirmed(end...)
+	require.Contains(t, before, "End the override of policy api for client alice: 600/h burst 60 until ")
 	require.Empty(t, testkit.Must(s.limiter.Overrides(t.Context())))
 	got := s.post("change", end...)
 	require.Equal(t, http.StatusBadRequest, got.code)
@@ -246,11 +263,12 @@ func TestOverrideForAll(t *testing.T) {
 	s := newSite(t, rdb)
 	s.policy("api", ginlimit.PerMinute(1), byX)
 	all := []string{"policy", "api", "all", "yes", "do", "override", "limits", "60/m", "ends", "30m"}
-	require.Contains(t, s.ok("confirm", all...),
-		"Limit all clients of policy api without an override of their own to 60/m instead of 1/m")
-	require.Contains(t, s.ok("change", all...), "Overridden for all clients:</b> 60/m until")
+	before, page := s.confirmed(all...)
+	require.Contains(t, before, "Limit all clients of policy api without an override of their own to 60/m instead of 1/m")
+	require.Contains(t, page, "Overridden for all clients:</b> 60/m until")
 	end := []string{"policy", "api", "all", "yes", "do", "end"}
-	require.Contains(t, s.ok("change", end...), "Done: End the override of policy api for all clients: 60/m")
+	_, page = s.confirmed(end...)
+	require.Contains(t, page, "Done: End the override of policy api for all clients: 60/m")
 	require.Empty(t, testkit.Must(s.limiter.Overrides(t.Context())))
 	require.Equal(t, http.StatusBadRequest, s.post("change", "policy", "api", "all", "yes", "do", "block", "for", "1h").code)
 }
