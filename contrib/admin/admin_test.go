@@ -66,7 +66,7 @@ func staff(r *http.Request) (string, bool) {
 func newSite(t *testing.T, rdb redis.UniversalClient, opts ...ginlimit.LimiterOption) *site {
 	t.Helper()
 	s := &site{t: t, log: &journal{}, mounted: "/staff/"}
-	reporter := testkit.Must(top.New(rdb, top.WithInterval(time.Second), top.WithOutcomes()))
+	reporter := testkit.Must(top.New(rdb, top.WithInterval(time.Second), top.WithOutcomes(), top.WithUsage()))
 	s.limiter = testkit.Must(ginlimit.NewLimiter(rdb, append([]ginlimit.LimiterOption{
 		ginlimit.WithTimeout(testkit.Patience), ginlimit.WithLogger(slog.New(slog.DiscardHandler)),
 		ginlimit.WithDenyCache(0), ginlimit.WithClientObserver(reporter.Observe)}, opts...)...))
@@ -184,6 +184,7 @@ func TestOverview(t *testing.T) {
 
 	page = s.get("policy?name=api")
 	require.Regexp(t, `<bdi>alice</bdi></button></form></th><td data-label="Denials">2</td>`, page)
+	require.Regexp(t, `Who uses most.*<bdi>alice</bdi></button></form></th><td data-label="Tokens">3</td>`, page)
 	require.Contains(t, s.get("policies?name=SEA"), "1 found.")
 	require.Contains(t, s.get("overrides?policy=search"), "1 in force")
 	require.Contains(t, s.get("health"), "sliding-window: scripts run")

@@ -107,7 +107,7 @@ func run(ctx context.Context, addr, redisAddr, password string, busy bool, out i
 	}
 	rdb := redis.NewClient(&redis.Options{Addr: redisAddr})
 	defer rdb.Close()
-	reporter, err := top.New(rdb, top.WithOutcomes(), top.WithInterval(time.Second))
+	reporter, err := top.New(rdb, top.WithOutcomes(), top.WithUsage(), top.WithInterval(time.Second))
 	if err != nil {
 		return err
 	}
