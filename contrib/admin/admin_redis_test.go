@@ -31,9 +31,9 @@ func TestRedisIsAway(t *testing.T) {
 		writes bool // it refuses these alone
 	}{
 		"frozen": {func(_ *testing.T, _ string, _ *redis.Client, signal func(syscall.Signal)) { signal(syscall.SIGSTOP) },
-			"no answer in time", false},
+			"late", false},
 		"gone": {func(_ *testing.T, _ string, _ *redis.Client, signal func(syscall.Signal)) { signal(syscall.SIGKILL) },
-			"connection refused", false},
+			"connection_refused", false},
 		"a replica": {func(t *testing.T, _ string, rdb *redis.Client, _ func(syscall.Signal)) {
 			require.NoError(t, rdb.ReplicaOf(t.Context(), "127.0.0.1", "1").Err())
 			require.NoError(t, rdb.ConfigSet(t.Context(), "replica-serve-stale-data", "yes").Err())
@@ -53,7 +53,7 @@ func TestRedisIsAway(t *testing.T) {
 			for _, path := range paths {
 				page := s.get(path)
 				if !fault.writes {
-					require.Contains(t, page, fault.says, path)
+					require.Regexp(t, `\b`+fault.says+`\b`, page, path)
 				}
 				require.NotContains(t, page, addr, path)
 				require.NotContains(t, page, "dial tcp", path)

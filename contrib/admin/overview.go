@@ -192,7 +192,7 @@ func (h *handler) health(v *visit) error {
 	}
 	for i := range all {
 		if err := all[i].Err; err != nil {
-			all[i].Found = operate.Reason(err)
+			all[i].Found = string(operate.Reason(err))
 		}
 	}
 	return v.show("health", "Health", all)
