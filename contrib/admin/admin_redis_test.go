@@ -106,7 +106,8 @@ func TestAClosedLimiter(t *testing.T) {
 	s := newSite(t, rdb)
 	s.policy("api", ginlimit.PerHour(10), byX)
 	s.page = s.pageOf(rdb, admin.WithPrefix("other"))
-	require.Contains(t, s.get(""), "The application&#39;s limiter has another prefix: give it to the page by admin.WithPrefix.")
+	require.Contains(t, s.get(""),
+		"The application&#39;s limiter has another prefix: give it to the page by admin.WithPrefix.")
 	s.page = s.pageOf(rdb)
 	require.NoError(t, s.limiter.Close())
 	for _, path := range paths {
