@@ -272,5 +272,6 @@ func TestOverrideForAll(t *testing.T) {
 	_, page = s.confirmed(end...)
 	require.Contains(t, page, "Done: End the override of policy api for all clients: 60/m")
 	require.Empty(t, testkit.Must(s.limiter.Overrides(t.Context())))
-	require.Equal(t, http.StatusBadRequest, s.post("change", "policy", "api", "all", "yes", "do", "block", "for", "1h").code)
+	got := s.post("change", "policy", "api", "all", "yes", "do", "block", "for", "1h")
+	require.Equal(t, http.StatusBadRequest, got.code)
 }
