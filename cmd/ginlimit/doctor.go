@@ -35,13 +35,16 @@ func (t *tool) doctor() *cobra.Command {
 
 // flagsOf has advice that names flags of this tool, by the advice for everybody.
 var flagsOf = map[string]string{
-	"give a password, and the name of an ACL user":                                    "give a password: in the URL or in $REDIS_PASSWORD, with --username for an ACL user",
-	"it is a cluster: connect by a ClusterClient":                                     "it is a cluster: give --cluster",
-	"trust the certificate's authority":                                               "trust the certificate's authority by --ca",
-	"check the certificates":                                                          "check the certificates: --ca, --cert, --key",
-	"check the addresses of the Sentinels and the master's name":                      "check the addresses of the Sentinels and --sentinel",
-	"it is no cluster: connect by a Client":                                           "it is no cluster: leave --cluster and further addresses out",
-	"check the prefix, and whether the application runs and may publish: see its log": "check --prefix, and whether the application runs and may publish: see its log",
+	"give a password, and the name of an ACL user": "give a password: in the URL or in $REDIS_PASSWORD, " +
+		"with --username for an ACL user",
+	"it is a cluster: connect by a ClusterClient": "it is a cluster: give --cluster",
+	"trust the certificate's authority":           "trust the certificate's authority by --ca",
+	"check the certificates":                      "check the certificates: --ca, --cert, --key",
+	"check the addresses of the Sentinels and the master's name": "check the addresses of the Sentinels " +
+		"and --sentinel",
+	"it is no cluster: connect by a Client": "it is no cluster: leave --cluster and further addresses out",
+	"check the prefix, and whether the application runs and may publish: see its log": "check --prefix, " +
+		"and whether the application runs and may publish: see its log",
 }
 
 func printFindings(w io.Writer, all []operate.Finding) {

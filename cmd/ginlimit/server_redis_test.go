@@ -171,7 +171,7 @@ func TestUserWithFewRights(t *testing.T) {
 	require.Equal(t, "check the user and the password", do)
 	r.env["REDIS_PASSWORD"] = "secret"
 	all := r.examined(exitFailed, "--username", "app")
-	for _, check := range []string{"version", "clock", "keys"} {
+	for _, check := range []string{"version", "keys"} {
 		state, do := stateOf(all, check)
 		require.Equal(t, operate.Warning, state)
 		require.Contains(t, do, "ACL LOG")

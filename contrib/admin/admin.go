@@ -202,8 +202,7 @@ func said(err error) string {
 	case errors.Is(err, ginlimit.ErrClosed):
 		return "The limiter of this process is closed."
 	}
-	return fmt.Sprintf("Redis does not serve this: %s. %s", operate.Reason(err),
-		sentence(strings.TrimPrefix(operate.Advice(err), "no answer in time: ")))
+	return fmt.Sprintf("Redis does not serve this: %s. %s", operate.Reason(err), sentence(operate.Advice(err)))
 }
 
 // sentence returns what an error says as a sentence.

@@ -14,7 +14,7 @@ type clientBody struct {
 	Policy   string   // as the form had it
 	Client   string
 	Hash     string
-	Limits   string
+	Own      string // limits that only the application knows
 	Tenant   string
 	Missing  string // what the form lacks
 
@@ -90,7 +90,7 @@ func (h *handler) find(v *visit) (*clientBody, error) {
 	client, err := v.clientOf()
 	body := &clientBody{
 		Policy: v.r.PostFormValue("policy"), Client: client, Hash: v.r.PostFormValue("hash"),
-		Limits: v.text("own"), Tenant: v.r.PostFormValue("tenant"),
+		Own: v.text("own"), Tenant: v.r.PostFormValue("tenant"),
 	}
 	if err != nil {
 		return body, err
@@ -102,7 +102,7 @@ func (h *handler) find(v *visit) (*clientBody, error) {
 	if err != nil {
 		return body, err
 	}
-	limits, err := limitsOf(body.Limits)
+	limits, err := limitsOf(body.Own)
 	if err != nil {
 		return body, err
 	}

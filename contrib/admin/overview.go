@@ -116,7 +116,11 @@ func (h *handler) overview(v *visit) error {
 		Several   []string // policies of which processes serve several variants
 		Overrides list[ginlimit.Override]
 		Stats     ginlimit.Stats
+		Waiting   int // callers, in this process
 	}{Stats: h.limiter.Stats()}
+	for _, n := range body.Stats.Waiting {
+		body.Waiting += n
+	}
 	all := h.known(v, &body.Nothing)
 	body.Policies, body.Versions = h.listOf(v, all), versions(all)
 	for _, r := range rowsOf(all, "") {
@@ -188,7 +192,7 @@ func (h *handler) health(v *visit) error {
 	}
 	for i := range all {
 		if err := all[i].Err; err != nil {
-			all[i].Found = operate.Reason(err)
+			all[i].Found = string(operate.Reason(err))
 		}
 	}
 	return v.show("health", "Health", all)

@@ -1,6 +1,6 @@
 // Command gateway is an AI gateway. It serves three API keys, alice and alice-ci of the user alice, and bob, through
-// the upstream account acme, and two that traffic comes from. Answers are streamed, a token a millisecond. One AllOf has these policies, which must all
-// allow a request, or none is charged:
+// the upstream account acme, and two that traffic comes from. Answers are streamed, a token a millisecond. One AllOf
+// has these policies, which must all allow a request, or none is charged:
 //
 //	api key    60 requests a minute, 2 in flight                        of each API key
 //	tokens     6,000 a minute, 100,000 a calendar month                 of each API key
@@ -107,7 +107,7 @@ func run(ctx context.Context, addr, redisAddr, password string, busy bool, out i
 	}
 	rdb := redis.NewClient(&redis.Options{Addr: redisAddr})
 	defer rdb.Close()
-	reporter, err := top.New(rdb, top.WithOutcomes(), top.WithInterval(time.Second))
+	reporter, err := top.New(rdb, top.WithOutcomes(), top.WithUsage(), top.WithInterval(time.Second))
 	if err != nil {
 		return err
 	}

@@ -13,7 +13,9 @@ import (
 
 // staff is where people who answer for the limits look and change them: the page, behind what authenticates them, and
 // a switch that has this process only try its limits.
-func staff(r *gin.Engine, limiter *ginlimit.Limiter, rdb redis.UniversalClient, password string, dryRun *atomic.Bool) error {
+func staff(
+	r *gin.Engine, limiter *ginlimit.Limiter, rdb redis.UniversalClient, password string, dryRun *atomic.Bool,
+) error {
 	page, err := admin.New(limiter, rdb, admin.WithChanges(func(r *http.Request) (string, bool) {
 		name, _, ok := r.BasicAuth() // which is checked below
 		return name, ok

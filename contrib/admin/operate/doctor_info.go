@@ -2,13 +2,14 @@ package operate
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"net"
 	"strconv"
 	"strings"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/redisstore"
 )
 
 // info is what INFO says, by field.
@@ -132,26 +133,11 @@ func Advice(err error) string {
 			return a.do
 		}
 	}
-	if isLate(err) {
+	if Reason(err) == ginlimit.ReasonLate {
 		return "no answer in time: check the address, the firewall, whether Redis is frozen, and whether it has TLS there"
 	}
 	return "see \"Reasons\" in docs/operations.md"
 }
 
-// Reason returns what an error of Redis is in a word or two, without what may be secret in it.
-func Reason(err error) string {
-	for _, a := range advice {
-		if strings.Contains(err.Error(), a.text) {
-			return strings.TrimSuffix(a.text, ":")
-		}
-	}
-	if isLate(err) {
-		return "no answer in time"
-	}
-	return "an error that the application's log may explain"
-}
-
-func isLate(err error) bool {
-	var network net.Error
-	return errors.Is(err, context.DeadlineExceeded) || errors.As(err, &network) && network.Timeout()
-}
+// Reason returns what an error of Redis is in a word, as metrics have it.
+func Reason(err error) ginlimit.Reason { return ginlimit.Reason(redisstore.Word(err)) }
