@@ -190,6 +190,21 @@ func TestOverview(t *testing.T) {
 	require.Contains(t, s.get("health"), "sliding-window: scripts run")
 }
 
+// TestARollout: processes serve two variants of a policy.
+func TestARollout(t *testing.T) {
+	t.Parallel()
+	rdb, _ := testkit.NewMiniredis(t)
+	s := newSite(t, rdb)
+	s.policy("api", ginlimit.PerMinute(60), byX)
+	require.NotContains(t, s.get(""), "Several variants")
+	other := newSite(t, testkit.Connect(t, rdb.Options().Addr))
+	other.policy("api", ginlimit.PerMinute(1), byX)
+	page := s.get("")
+	require.Contains(t, page, `Several variants</b> of <a href="policy?name=api">`)
+	require.Regexp(t, `60/m.*>1/m<|>1/m<.*60/m`, page)
+	require.Contains(t, s.get("policy?name=api"), "2 variants:</b> a rollout")
+}
+
 // TestMountedAnywhere: all links are relative to the folder of the page.
 func TestMountedAnywhere(t *testing.T) {
 	t.Parallel()
