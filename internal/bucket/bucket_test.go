@@ -166,7 +166,7 @@ func TestTokenBucket(t *testing.T) {
 func TestWindow(t *testing.T) {
 	t.Parallel()
 	fixed, sliding := newBucket(t, FixedWindow, 5, 5, minute), newBucket(t, SlidingWindow, 5, 5, minute)
-	found := State{Level: 3, Soon: 10, Wait: 0, Reset: 500}
+	found := State{Level: 3, More: 10, Wait: 0, Reset: 500}
 	for name, c := range map[string]struct {
 		b                Bucket
 		found            State
@@ -205,12 +205,12 @@ func TestWindow(t *testing.T) {
 			}
 			assert.Equal(t, c.after, after)
 			assert.Equal(t, c.after.Reset, c.b.Status(after, 1).Reset)
-			assert.Equal(t, c.after.Soon, c.b.Status(after, 1).More)
+			assert.Equal(t, c.after.More, c.b.Status(after, 1).More)
 			assert.EqualValues(t, minute, c.b.FillTime())
 		})
 	}
 	t.Run("later", func(t *testing.T) {
-		s := State{Level: 5, Soon: 10, Wait: 20, Reset: 500, Mark: 7}
+		s := State{Level: 5, More: 10, Wait: 20, Reset: 500, Mark: 7}
 		for _, b := range []Bucket{fixed, sliding} {
 			assert.Equal(t, s, b.After(s, 0))
 			assert.Equal(t, State{5, 0, 10, 490, 7, nil, 0}, b.After(s, 10))

@@ -108,7 +108,7 @@ func (b *Bucket) FillTime() int64 {
 // taken.
 func (b *Bucket) After(s State, ms int64) State {
 	s.Level = max(0, s.Level-b.Drain*ms)
-	s.Soon, s.Wait, s.Reset = max(0, s.Soon-ms), max(0, s.Wait-ms), max(0, s.Reset-ms)
+	s.More, s.Wait, s.Reset = max(0, s.More-ms), max(0, s.Wait-ms), max(0, s.Reset-ms)
 	if lapsed := kinds[b.Kind].lapsed; lapsed != nil {
 		return lapsed(s)
 	}

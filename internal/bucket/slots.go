@@ -28,14 +28,14 @@ func NewSlots(n int64) Bucket {
 // SlotsState returns how many slots are in use, how many of them other processes hold, and the place of this
 // process among those that wait.
 func SlotsState(used, others, place int64) State {
-	return State{Level: used, Soon: place, Reset: others}
+	return State{Level: used, More: place, Reset: others}
 }
 
 // Others returns how many slots other processes hold.
 func (s State) Others() int64 { return s.Reset }
 
 // Place returns the place of this process among those that wait for slots, or 0.
-func (s State) Place() int64 { return s.Soon }
+func (s State) Place() int64 { return s.More }
 
 // slotWaits are the waits for a slot: nobody knows when one is free again.
 func slotWaits(b *Bucket, s State, _ int64) (retry, reset, more int64) {

@@ -16,8 +16,8 @@ func chargedFixed(b *Bucket, s State, charges, n int64) State {
 	if s.Reset == 0 {
 		s.Reset = b.Period + b.Overdraft(n)
 	}
-	if s.Soon == 0 {
-		s.Soon = b.Period
+	if s.More == 0 {
+		s.More = b.Period
 	}
 	return s
 }
@@ -32,7 +32,7 @@ func windowWaits(b *Bucket, s State, _ int64) (retry, reset, more int64) {
 	if b.Ends != 0 && s.Level == 0 { // it is full, though its period goes on
 		return s.Wait, 0, 0
 	}
-	return s.Wait, s.Reset, s.Soon
+	return s.Wait, s.Reset, s.More
 }
 
 func windowLapsed(s State) State {

@@ -241,7 +241,7 @@ func TestAClockThatIsSetBack(t *testing.T) {
 					found, taken := c.take(0, today())
 					require.EqualValues(t, admitted, found.Level)
 					require.Equal(t, left, found.Reset)
-					require.Equal(t, left, found.Soon)
+					require.Equal(t, left, found.More)
 					require.True(t, taken)
 					admitted++
 				}

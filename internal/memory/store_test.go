@@ -46,7 +46,7 @@ func (c *clients) key(i int) []byte {
 
 // do does an Op on one bucket of a client, and returns the state found.
 func (c *clients) do(i int, b bucket.Bucket, op bucket.Op) bucket.State {
-	states := []bucket.State{{Level: 1, Soon: 2, Wait: 3, Reset: 4, Mark: 5}} // of another call
+	states := []bucket.State{{Level: 1, More: 2, Wait: 3, Reset: 4, Mark: 5}} // of another call
 	c.store.Do(c.key(i), []bucket.Bucket{b}, op, states)
 	return states[0]
 }

@@ -87,7 +87,7 @@ func (j judged) set(t *testing.T) (*rules.Set, []bucket.State) {
 func TestVerdictIsThatOfTheResourceClosestToExhaustion(t *testing.T) {
 	t.Parallel()
 	minutes := func(level, soon, wait, reset int64) bucket.State {
-		return bucket.State{Level: level, Soon: soon, Wait: wait, Reset: reset}
+		return bucket.State{Level: level, More: soon, Wait: wait, Reset: reset}
 	}
 	for name, row := range map[string]struct {
 		judged
@@ -195,7 +195,7 @@ func TestStatusesAreOfWhatTheReportWants(t *testing.T) {
 
 func TestLeasedVerdictIsOfTheTokensLeft(t *testing.T) {
 	t.Parallel()
-	states := []bucket.State{{Level: 150}, {Level: 2, Soon: 400, Reset: 900}}
+	states := []bucket.State{{Level: 150}, {Level: 2, More: 400, Reset: 900}}
 	for name, row := range map[string]struct {
 		states []bucket.State
 		want   rules.Verdict

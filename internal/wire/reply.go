@@ -77,7 +77,7 @@ func decode(g *dispatch.Group, reply []int64, short bool) error {
 		}
 		switch {
 		case n == 5:
-			s.Soon, s.Wait, s.Reset, s.Mark = reply[1], reply[2], reply[3], reply[4]
+			s.More, s.Wait, s.Reset, s.Mark = reply[1], reply[2], reply[3], reply[4]
 		case n == 2:
 			s.Wait = reply[1]
 		case b.Kind == bucket.Slots:
@@ -104,7 +104,7 @@ func completeCalendars(g *dispatch.Group) {
 			continue
 		}
 		s.Reset = b.Left(now)
-		s.Soon = s.Reset
+		s.More = s.Reset
 		if n := g.Op.Tokens(i); s.Level+charges*n+n > b.Capacity && n <= b.Capacity {
 			s.Wait = s.Reset
 		}

@@ -166,9 +166,9 @@ func (g *guardTrace) take(t *testing.T) {
 			if b.Kind == bucket.SlidingWindow && fits > 0 && reply[2] == 0 {
 				s.Wait = 0 // it does not say when one more fits if all were made
 			}
-			want = append(want, s.Soon, s.Wait, s.Reset, reply[4])
+			want = append(want, s.More, s.Wait, s.Reset, reply[4])
 		}
-		g.ends(max(s.Wait, s.Soon))
+		g.ends(max(s.Wait, s.More))
 	}
 	for i, s := range states[limits:] {
 		if want = append(want, s.Level+s.Others()<<31); guards[i].Kind == bucket.Ban {

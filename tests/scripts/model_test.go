@@ -32,7 +32,7 @@ type scriptMark struct {
 func (w *scriptWindow) here(op bucket.Op) (told []int64, mark int64) {
 	states := make([]bucket.State, 1)
 	w.store.Do([]byte("k"), []bucket.Bucket{w.Bucket}, op, states)
-	return []int64{states[0].Level, states[0].Soon, states[0].Wait, states[0].Reset}, states[0].Mark
+	return []int64{states[0].Level, states[0].More, states[0].Wait, states[0].Reset}, states[0].Mark
 }
 
 // inRedis has a script do it: of a take, in any of the ways to ask for one.
