@@ -172,10 +172,11 @@ type background struct {
 
 // newBackground returns the background of a client and prefix. Without upkeep it does nothing by itself.
 func newBackground(u *upkeep.Upkeep, o overrides.Store, p published.Store) *background {
-	return &background{
-		upkeep: u, published: published.New(p, "P"+rand.Text()[:maxProcess], u),
-		overrides: overrides.New(overrides.Config[[]Limit]{Store: o, Upkeep: u, Limits: readLimits}),
-	}
+	b := &background{upkeep: u, published: published.New(p, "P"+rand.Text()[:maxProcess], u)}
+	b.overrides = overrides.New(overrides.Config[[]Limit]{
+		Store: o, Upkeep: u, Limits: readLimits, Publication: b.published.Last, Lost: b.lost,
+	})
+	return b
 }
 
 // maxOverrideLimits is how many limits an override has at most.
@@ -240,15 +241,26 @@ type upkeepLog struct {
 }
 
 // failed logs why overrides cannot be read or policies not be published, once in each log.
-func (b *background) failed(err error) {
+func (b *background) failed(err error) { b.eachLog(func(log *upkeepLog) { log.failed(err) }) }
+
+func (b *background) eachLog(f func(log *upkeepLog)) {
 	b.mu.Lock()
 	logs := slices.Clone(b.logs)
 	b.mu.Unlock()
 	for i, log := range logs {
 		if !slices.ContainsFunc(logs[:i], func(before *upkeepLog) bool { return before.Logger == log.Logger }) {
-			log.failed(err)
+			f(log)
 		}
 	}
+}
+
+// lost publishes the policies again, as Redis has lost them, and logs how many overrides are gone with them.
+func (b *background) lost(ctx context.Context, overrides int) error {
+	b.eachLog(func(log *upkeepLog) {
+		log.Warn("ginlimit: Redis has lost its data; blocks and bans may be gone, and so are overrides",
+			"overrides", overrides)
+	})
+	return b.published.Again(ctx)
 }
 
 func (l *upkeepLog) failed(err error) {

@@ -52,6 +52,28 @@ func Join(name string, parts ...string) string {
 	return key.String()
 }
 
+// Split returns the name and the only part of a key of Join. It is false if there are more parts, or one stands as a
+// hash.
+func Split(key string) (name, part string, ok bool) {
+	var parts [2]strings.Builder
+	n := 0
+	for i := 0; i < len(key); i++ {
+		switch {
+		case key[i] == separator[0]:
+			if n++; n == len(parts) {
+				return "", "", false
+			}
+			continue
+		case key[i] == '\\':
+			if i++; i == len(key) || key[i] == hashMark {
+				return "", "", false
+			}
+		}
+		parts[n].WriteByte(key[i])
+	}
+	return parts[0].String(), parts[1].String(), n == 1
+}
+
 // hasSpecial reports whether a part has to be escaped.
 func hasSpecial(part string) bool { return len(part) <= maxPart && strings.ContainsAny(part, special) }
 

@@ -32,6 +32,9 @@ func (p *Publication) Encode() []any {
 	return args
 }
 
+// PublishedAs returns what says that a process has published a policy.
+func PublishedAs(name, process string) string { return name + " " + process }
+
 // PublishedBy returns the name of a policy and the process that has published it.
 func PublishedBy(member string) (name, process string) {
 	name, process, _ = strings.Cut(member, " ")

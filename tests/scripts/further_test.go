@@ -34,16 +34,30 @@ func TestFurtherScripts(t *testing.T) {
 		return wire.OverrideChange{Name: name, Text: text, Ends: now.Add(ends)}
 	}
 	override := func(limit int, all ...wire.OverrideChange) any {
-		return call("override", wire.OverrideKeys("p"), wire.EncodeOverrides("stamp", limit, all)...)
+		o := wire.OverrideChanges{Mark: "mark", Limit: limit, Kept: 3, Changes: all}
+		return call("override", wire.OverrideKeys("p"), o.Encode()...)
 	}
 	text := fmt.Sprintf(`{"until":%d}`, now.Add(2*time.Minute).UnixMilli())
-	require.EqualValues(t, 1, override(2, change("a", text, 2*time.Minute), change("b", text, time.Minute)))
-	require.EqualValues(t, 0, override(2, change("c", text, time.Hour)), "too many")
+	changes := func() []string {
+		return testkit.Must(rdb.ZRange(t.Context(), wire.OverrideKeys("p")[2], 0, -1).Result())
+	}
+	require.Equal(t, "2 mark", override(2, change("a", text, 2*time.Minute), change("b", text, time.Minute)))
+	require.Equal(t, []string{"a", "b", "2 mark"}, changes())
+	require.Equal(t, "", override(2, change("c", text, time.Hour)), "too many")
 	advance(90 * time.Second)
-	require.EqualValues(t, 1, override(2, change("c", text, time.Hour)), "the second has ended")
+	require.Equal(t, "4 mark", override(2, change("c", text, time.Hour)), "the second has ended")
+	require.Equal(t, []string{"2 mark", "c", "4 mark"}, changes(), "the latest three")
 	require.NoError(t, rdb.Del(t.Context(), wire.OverrideKeys("p")[1]).Err())
-	require.EqualValues(t, 1, override(2, change("c", "", 0)), "whose end was evicted")
+	require.Equal(t, "6 mark", override(2, change("c", "", 0)), "whose end was evicted")
 	require.EqualValues(t, 2, rdb.HLen(t.Context(), wire.OverrideKeys("p")[0]).Val(), "the stamp, and the first")
+	require.NoError(t, rdb.Del(t.Context(), wire.OverrideKeys("p")[2]).Err())
+	require.Equal(t, "8 mark", override(2, change("c", text, time.Hour)))
+	require.Equal(t, []string{"c", "8 mark"}, changes(), "evicted")
+	for _, stamp := range []string{"foreign", "", "99999999999999999999 x"} {
+		require.NoError(t, rdb.HSet(t.Context(), wire.OverrideKeys("p")[0], "", stamp).Err())
+		require.Equal(t, "2 mark", override(2, change("c", text, time.Hour)), stamp)
+		require.Equal(t, []string{"c", "2 mark"}, changes(), "nobody knows what came before")
+	}
 
 	publish := func(process string) any {
 		p := wire.Publication{Process: process, Life: 3 * time.Minute, MaxTexts: 2, MaxMembers: 2,
