@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"net/netip"
 	"reflect"
-	"runtime"
 	"strconv"
 	"strings"
 
@@ -131,7 +130,7 @@ func kindOfKey(f KeyFunc) string {
 	if f == nil {
 		f = ByClientIP
 	}
-	name := runtime.FuncForPC(reflect.ValueOf(f).Pointer()).Name()
+	name := funcName(f)
 	short, ok := strings.CutPrefix(name, reflect.TypeFor[KeyFunc]().PkgPath()+".")
 	if !ok {
 		return name[strings.LastIndexByte(name, '/')+1:]

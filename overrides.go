@@ -259,6 +259,7 @@ type PolicyInfo struct {
 	Options   []string      // the names of its other options; defaults, WithKeySecret and WithoutOverrides too
 	Floor     int           // of [WithFloor]
 	Lease     time.Duration // of [WithLease]
+	Plans     string        // the name of [Plans], if [WithLimitFunc] is their Limits
 	Version   string        // of the application, as it was built; "(devel)" if the build has none
 	Processes int           // that serve it
 	Seen      time.Time     // its last publication
@@ -282,7 +283,7 @@ func (l *Limiter) policyInfos(ctx context.Context) (all []PolicyInfo, err error)
 		}
 		all = append(all, PolicyInfo{
 			Name: p.Name, Limits: limits, Handler: p.Handler, Key: p.Key, Headers: Headers(p.Headers), Options: p.Options,
-			Floor: p.Floor, Lease: time.Duration(p.Lease), Version: p.Build, Processes: p.Processes, Seen: p.Seen,
+			Floor: p.Floor, Lease: time.Duration(p.Lease), Plans: p.Plans, Version: p.Build, Processes: p.Processes, Seen: p.Seen,
 		})
 	}
 	slices.SortFunc(all, func(a, b PolicyInfo) int {
@@ -302,7 +303,8 @@ func (p *Policy) publish() {
 	}
 	p.limiter.published.Serve(published.Policy{
 		Name: p.name, Limits: joinLimits(p.counts.limits), Key: kindOfKey(p.key), Headers: int(p.answers.headers),
-		Options: p.options, Floor: p.counts.floor, Lease: int64(p.counts.lease), Handler: p.serves.Load(), Build: build(),
+		Options: p.options, Floor: p.counts.floor, Lease: int64(p.counts.lease), Plans: plansOf(p.counts.limitFunc),
+		Handler: p.serves.Load(), Build: build(),
 	})
 }
 

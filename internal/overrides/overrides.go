@@ -173,7 +173,8 @@ func (o Override) Change(ends bool) wire.OverrideChange {
 
 // Find returns the limits that replace a client's: its own override, else the one for all clients.
 func (v *View[L]) Find(policy, client string) (found L, ok bool) {
-	of := v.of.known.Load().policies[policy]
+	known := v.of.known.Load()
+	of := known.policies[policy]
 	if v.Ignores || of == nil {
 		return found, false
 	}

@@ -100,6 +100,7 @@ type Policy struct {
 	Options []string `json:"options,omitempty"` // names of the others
 	Floor   int      `json:"floor,omitempty"`
 	Lease   int64    `json:"lease,omitempty"` // in nanoseconds
+	Plans   string   `json:"plans,omitempty"` // of which its limits are
 	Handler bool     `json:"handler,omitempty"`
 	Build   string   `json:"build,omitempty"` // of the application
 }

@@ -2,6 +2,7 @@ package operate
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -28,13 +29,16 @@ func (o *Operator) Target(
 		return to, err
 	}
 	given := len(limits) > 0
-	own, known := info.Limits, !HasFunction(info)
+	base, known := info.Limits, !HasFunction(info)
+	if !known && !given {
+		if base, known, err = o.planOf(ctx, info, client); err != nil {
+			return to, err
+		}
+	}
+	own := base
 	if to.Override != nil {
 		to.Hidden = !known && !given && !slices.ContainsFunc(to.Override.Limits, isInFlight)
-		own, known = slices.Clone(to.Override.Limits), true
-		if !slices.ContainsFunc(own, isInFlight) {
-			own = append(own, slices.DeleteFunc(slices.Clone(info.Limits), isNotInFlight)...)
-		}
+		own, known = withSlots(to.Override.Limits, base), true
 	}
 	if given {
 		own, known = limits, true
@@ -45,13 +49,52 @@ func (o *Operator) Target(
 	case len(own) == 0:
 		return to, needs(NeedsLimits, "policy %q has limits of a time zone that is not known here", info.Name)
 	}
-	if to.Override != nil && !given && slices.ContainsFunc(info.Limits, hasBucket) {
-		if to.replaced, err = o.policy(to, info.Limits); err != nil {
+	if to.Override != nil && !given && slices.ContainsFunc(base, hasBucket) {
+		if to.replaced, err = o.policy(to, base); err != nil {
 			return to, err
 		}
 	}
 	to.policy, err = o.policy(to, own)
 	return to, err
+}
+
+// withSlots returns limits with the slots of others, unless they have some.
+func withSlots(limits, others []ginlimit.Limit) []ginlimit.Limit {
+	if slices.ContainsFunc(limits, isInFlight) {
+		return limits
+	}
+	return append(slices.Clone(limits), slices.DeleteFunc(slices.Clone(others), isNotInFlight)...)
+}
+
+// errNotKept is the answer of plans that Redis does not keep.
+var errNotKept = errors.New("not in Redis")
+
+// planOf returns the limits that Redis keeps of a client's plan with the policy's slots, or the policy's and false.
+func (o *Operator) planOf(ctx context.Context, of ginlimit.PolicyInfo, c Client) ([]ginlimit.Limit, bool, error) {
+	if of.Plans == "" || c.Hashed { // a plan has another hash
+		return of.Limits, false, nil
+	}
+	var opts []ginlimit.LimiterOption
+	if o.Secret != nil {
+		opts = append(opts, ginlimit.WithKeySecret(o.Secret))
+	}
+	limiter, err := o.limiter(opts...)
+	if err != nil {
+		return nil, false, err
+	}
+	plans, err := limiter.NewPlans(of.Plans, 366*24*time.Hour,
+		func(context.Context, string) ([]ginlimit.Limit, error) { return nil, errNotKept })
+	if err != nil {
+		return nil, false, err
+	}
+	switch limits, err := plans.Limits(ctx, c.Key); {
+	case errors.Is(err, ginlimit.ErrUnknownClient):
+		return nil, false, needs(NeedsLimits, "the plans %q of policy %q do not know the client", of.Plans, of.Name)
+	case err != nil:
+		return of.Limits, false, nil
+	default:
+		return withSlots(limits, of.Limits), true, nil
+	}
 }
 
 // overrideOf returns the override that holds for a client, or nil.
