@@ -113,7 +113,6 @@ func TestAVersionIsNeverEmpty(t *testing.T) {
 
 // TestAClockThatIsAheadHidesNoPolicy of other processes, neither as it publishes nor as it reads.
 func TestAClockThatIsAheadHidesNoPolicy(t *testing.T) {
-	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		l, ctx := testkit.NewOperated(t, b.Redis), t.Context()
 		testkit.Must(testkit.NewPolicy(t, l, "api", ginlimit.PerMinute(3)).Allow(ctx, "ann"))

@@ -258,7 +258,7 @@ func (w *leaseTrace) admitted() {
 // to be the model's.
 func (w *leaseTrace) do(op bucket.Op, buckets []bucket.Bucket) []bucket.State {
 	c := dispatch.NewCall()
-	c.Reset(op, buckets, bucket.NewLayout(buckets))
+	c.Set(op, buckets, bucket.NewLayout(buckets))
 	s := w.subject()
 	c.Key, c.Hash = s.Key, s.Hash
 	require.NoError(w.t, w.store.Do(w.t.Context(), c))
