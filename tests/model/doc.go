@@ -21,6 +21,11 @@
 // numbers of attempts from the oldest that anybody knows, since only differences matter. What others hold reaches a
 // process only as a denial, so one process is searched with more on its way than three.
 //
+// # How it is tied to the code
+//
+// TestRealLeasesAreThoseOfTheModel and TestRealSlotsAreThoseOfTheModel run the packages lease and inflight and the
+// scripts, in simulated time: what they do must be a step of the model, and both must then be in the same state.
+//
 // # What is not in them
 //
 // A decision counts at the moment at which its clock was read. A tick is Redis' millisecond, so a span may be off by

@@ -291,8 +291,8 @@ func (w *leaseTrace) answer(i int, p *leaseTraced) {
 	}
 }
 
-// collect takes what a process gives back, and finds what the model has of it: of its last answer, or of a lease that it
-// ends.
+// collect takes what a process gives back, and finds what the model has of it: of its last answer, or of a lease that
+// it ends.
 func (w *leaseTrace) collect(i int, p *leaseTraced) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -323,16 +323,16 @@ func (w *leaseTrace) collect(i int, p *leaseTraced) {
 func (w *leaseTrace) giveBack(i int, p *leaseTraced) {
 	back := p.back[0]
 	p.back = slices.Delete(p.back, 0, 1)
-	if time.Now().After(back.until) || !slices.ContainsFunc(back.Claims, func(c bucket.Claim) bool { return !c.Gone() }) {
+	if time.Now().After(back.until) || back.Claims[0].Gone() {
 		return
 	}
 	w.counts[hasBack]++
 	before := w.state.Redis.Level
 	after := int16(w.do(back.Op, w.set.Buckets(rules.Limits))[0].Level)
 	w.state.Redis.giveBack(w.model, back.leaseReturn)
-	w.steps = append(w.steps, fmt.Sprintf("process %d gives %d tokens back: level %d, of the model %d", i, back.leaseReturn.Tokens, after,
-		w.state.Redis.Level))
+	w.steps = append(w.steps, fmt.Sprintf("process %d gives %d tokens back: level %d, of the model %d",
+		i, back.leaseReturn.Tokens, after, w.state.Redis.Level))
 	differ := 3*w.model.Drain + w.model.Cost/100 // of clocks: see decide.lua
-	require.GreaterOrEqual(w.t, after, w.state.Redis.Level-differ, "process %d gives %+v back at a level of %d", i, back, before)
+	require.GreaterOrEqual(w.t, after, w.state.Redis.Level-differ, "process %d gives %+v back of %d", i, back, before)
 	w.state.Redis.Level = after
 }

@@ -22,8 +22,8 @@ import (
 
 // slotTrace has real processes, which are [inflight.Counts], and the real scripts on miniredis do a random walk of the
 // model in simulated time. Each step is done by both, and then both are in the same state: what a process counts, what
-// its calls say, what Redis answers and what it keeps. A process says itself when it reports; that must be a step of the
-// model.
+// its calls say, what Redis answers and what it keeps. A process says itself when it reports; that must be a step of
+// the model.
 type slotTrace struct {
 	t       *testing.T
 	r       *rand.Rand
@@ -151,7 +151,7 @@ func (w *slotTrace) hear(ticked bool) {
 		default:
 			m := &w.state.Of[i]
 			attempts := slices.ContainsFunc(m.Attempts[:], func(a slotAttempt) bool { return a.Waits }) // one may report it
-			require.False(w.t, ticked && m.Changed && !m.Dead && !attempts, "process %d has something to report, and does not", i)
+			require.False(w.t, ticked && m.Changed && !m.Dead && !attempts, "process %d does not report a change", i)
 			continue
 		}
 		want := step(reports, int16(i), int16(report.Held), int16(report.Ended))
