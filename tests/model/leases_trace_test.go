@@ -153,7 +153,13 @@ func (w *leaseTrace) run(steps int) {
 		}
 		synctest.Wait()
 		for i, p := range w.of {
-			if w.collect(i, p); w.state.Of[i].Call.Stage == idle { // it is too late for an answer
+			w.collect(i, p)
+			m, want := &w.state.Of[i], int16(0)
+			if m.Last.Age < w.model.used() {
+				want = m.Left
+			}
+			require.EqualValues(w.t, want, p.cache.Usable(w.subject()), "process %d: %s", i, w.model.Describe(&w.state))
+			if m.Call.Stage == idle { // it is too late for an answer
 				p.lose()
 			}
 		}
@@ -286,9 +292,6 @@ func (w *leaseTrace) answer(i int, p *leaseTraced) {
 	p.trip, p.found = nil, nil
 	w.take(step(isAnswered, int16(i)))
 	w.collect(i, p)
-	if m := &w.state.Of[i]; m.Last.Age < w.model.used() {
-		require.EqualValues(w.t, m.Left, p.cache.Usable(w.subject()), "process %d: %s", i, w.model.Describe(&w.state))
-	}
 }
 
 // collect takes what a process gives back, and finds what the model has of it: of its last answer, or of a lease that
