@@ -30,9 +30,8 @@ import (
 )
 
 const (
-	patience       = 2 * time.Second // for Redis, in one page
-	healthPatience = 5 * time.Second // for the doctor
-	maxForm        = 64 << 10        // bytes
+	patience = 2 * time.Second
+	maxForm  = 64 << 10 // bytes
 )
 
 // handler serves the page.
@@ -41,6 +40,7 @@ type handler struct {
 	limiter *ginlimit.Limiter
 	rdb     redis.UniversalClient
 	origins *http.CrossOriginProtection
+	patient time.Duration // for Redis, in one page
 }
 
 // New returns the page of a limiter's policies, and of all others under its prefix. It works under any path that ends
@@ -61,7 +61,7 @@ func New(l *ginlimit.Limiter, rdb redis.UniversalClient, opts ...Option) (http.H
 	if c.errs != nil {
 		return nil, errors.Join(c.errs...)
 	}
-	return &handler{c, l, rdb, http.NewCrossOriginProtection()}, nil
+	return &handler{c, l, rdb, http.NewCrossOriginProtection(), patience}, nil
 }
 
 // isMade reports that a limiter was made by its constructor, without asking Redis.
@@ -131,9 +131,9 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // serve answers with a page, or with what is wrong with the request or with Redis.
 func (h *handler) serve(v *visit, show view) {
-	limit := patience
-	if v.name == "health" {
-		limit = healthPatience
+	limit := h.patient
+	if v.name == "health" { // the doctor asks many times
+		limit *= 2
 	}
 	ctx, cancel := context.WithTimeout(v.r.Context(), limit)
 	defer cancel()
@@ -143,7 +143,7 @@ func (h *handler) serve(v *visit, show view) {
 		v.fail(http.StatusBadRequest, "The form cannot be read, or is too long.")
 		return
 	}
-	operator, err := operate.New(h.rdb, operate.Config{Prefix: h.prefix, Secret: h.secret, Timeout: patience})
+	operator, err := operate.New(h.rdb, operate.Config{Prefix: h.prefix, Secret: h.secret, Timeout: h.patient})
 	if err != nil {
 		v.fail(http.StatusInternalServerError, said(err))
 		return

@@ -33,7 +33,7 @@ func TestRedisIsAway(t *testing.T) {
 		"frozen": {func(_ *testing.T, _ string, _ *redis.Client, signal func(syscall.Signal)) { signal(syscall.SIGSTOP) },
 			"late", false},
 		"gone": {func(_ *testing.T, _ string, _ *redis.Client, signal func(syscall.Signal)) { signal(syscall.SIGKILL) },
-			"connection_refused", false},
+			"(connection.refused|network|late)", false},
 		"a replica": {func(t *testing.T, _ string, rdb *redis.Client, _ func(syscall.Signal)) {
 			require.NoError(t, rdb.ReplicaOf(t.Context(), "127.0.0.1", "1").Err())
 			require.NoError(t, rdb.ConfigSet(t.Context(), "replica-serve-stale-data", "yes").Err())
@@ -45,7 +45,7 @@ func TestRedisIsAway(t *testing.T) {
 			rdb := testkit.Connect(t, addr)
 			s := newSite(t, rdb)
 			s.policy("api", ginlimit.PerHour(10), byX)
-			s.page = s.pageOf(testkit.Connect(t, addr))
+			s.page = admin.Patient(s.pageOf(testkit.Connect(t, addr)), 2*time.Second)
 			t.Cleanup(func() { _ = process.Signal(syscall.SIGCONT) })
 			fault.begin(t, addr, testkit.Connect(t, addr), func(signal syscall.Signal) {
 				require.NoError(t, process.Signal(signal))
@@ -91,7 +91,7 @@ func TestAChangeWithoutAnAnswer(t *testing.T) {
 		}
 		return send()
 	}))
-	s.page = s.pageOf(of)
+	s.page = admin.Patient(s.pageOf(of), 2*time.Second)
 	got := s.post("change", "policy", "api", "client", "a", "do", "reset", "note", "why")
 	require.Equal(t, http.StatusServiceUnavailable, got.code)
 	require.Contains(t, got.text, "This is not confirmed, and may have been done all the same.")

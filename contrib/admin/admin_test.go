@@ -75,9 +75,11 @@ func newSite(t *testing.T, rdb redis.UniversalClient, opts ...ginlimit.LimiterOp
 	return s
 }
 
+// pageOf returns the page, which waits for a busy machine.
 func (s *site) pageOf(rdb redis.UniversalClient, opts ...admin.Option) http.Handler {
-	return testkit.Must(admin.New(s.limiter, rdb, append([]admin.Option{admin.WithChanges(staff),
+	page := testkit.Must(admin.New(s.limiter, rdb, append([]admin.Option{admin.WithChanges(staff),
 		admin.WithLogger(slog.New(slog.NewTextHandler(s.log, nil)))}, opts...)...))
+	return admin.Patient(page, testkit.Patience)
 }
 
 // policy returns a policy that is published.

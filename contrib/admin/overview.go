@@ -180,7 +180,7 @@ func (h *handler) overrides(v *visit) error {
 // health is what the doctor finds.
 func (h *handler) health(v *visit) error {
 	all, err := bounded(v, func(ctx context.Context) ([]operate.Finding, error) {
-		doctor, err := operate.New(h.rdb, operate.Config{Prefix: h.prefix, Timeout: patience})
+		doctor, err := operate.New(h.rdb, operate.Config{Prefix: h.prefix, Timeout: h.patient})
 		if err != nil {
 			return nil, err
 		}
@@ -192,7 +192,7 @@ func (h *handler) health(v *visit) error {
 	}
 	for i := range all {
 		if err := all[i].Err; err != nil {
-			all[i].Found = string(operate.Reason(err))
+			all[i].Found = operate.Reason(err)
 		}
 	}
 	return v.show("health", "Health", all)

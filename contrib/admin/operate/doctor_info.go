@@ -133,11 +133,20 @@ func Advice(err error) string {
 			return a.do
 		}
 	}
-	if Reason(err) == ginlimit.ReasonLate {
+	if Reason(err) == string(ginlimit.ReasonLate) {
 		return "no answer in time: check the address, the firewall, whether Redis is frozen, and whether it has TLS there"
 	}
 	return "see \"Reasons\" in docs/operations.md"
 }
 
-// Reason returns what an error of Redis is in a word, as metrics have it.
-func Reason(err error) ginlimit.Reason { return ginlimit.Reason(redisstore.Word(err)) }
+// Reason returns what an error of Redis is in a word, as metrics have it; one that says no more than that the client
+// failed, by what it is known by.
+func Reason(err error) string {
+	word := redisstore.Word(err)
+	for _, a := range advice {
+		if word == string(ginlimit.ReasonClient) && strings.Contains(err.Error(), a.text) {
+			return strings.TrimSuffix(a.text, ":")
+		}
+	}
+	return word
+}
