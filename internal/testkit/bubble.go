@@ -26,14 +26,17 @@ type Bubble struct {
 // InBubble runs a test in a bubble with a Redis, beside others.
 func InBubble(t *testing.T, test func(t *testing.T, b *Bubble)) {
 	t.Helper()
-	InSynctest(t, func(t *testing.T) {
-		b := &Bubble{Mini: miniredis.NewMiniRedis()}
-		t.Cleanup(b.Mini.Close)
-		t.Cleanup(func() { time.Sleep(2 * time.Minute) }) // until calls that are late have ended, all limiters being closed
-		b.Mini.ClockTTL(true)
-		b.Redis = b.Connect(t)
-		test(t, b)
-	})
+	InSynctest(t, func(t *testing.T) { test(t, NewBubble(t)) })
+}
+
+// NewBubble returns the Redis of a bubble that the test is in.
+func NewBubble(t *testing.T) *Bubble {
+	b := &Bubble{Mini: miniredis.NewMiniRedis()}
+	t.Cleanup(b.Mini.Close)
+	t.Cleanup(func() { time.Sleep(2 * time.Minute) }) // until calls that are late have ended, all limiters being closed
+	b.Mini.ClockTTL(true)
+	b.Redis = b.Connect(t)
+	return b
 }
 
 // RunInBubble is [InBubble] of a subtest.

@@ -30,12 +30,7 @@ func (r *redisBuckets) decide(l *Leases, c leaseCall) leaseCall {
 
 // giveBack is a Return, with the record of what was given back.
 func (r *redisBuckets) giveBack(l *Leases, b leaseReturn) {
-	all := b.Tokens * l.Cost
-	units := l.claimed(b, r.Given)
-	if l.Mistake == ReturnsAll {
-		units = all
-	}
-	units = min(units, r.Level)
+	units := min(l.claimed(b, r.Given), r.Level)
 	if r.Level -= units; units > 0 && r.Level > 0 {
 		r.Given = [2]givenUnits{{units, 0, b.Of.Age + l.Lost}, r.Given[0]}
 	}
@@ -47,7 +42,7 @@ func (l *Leases) claimed(b leaseReturn, given [2]givenUnits) int16 {
 	age := b.Of.Age + l.Lost // its clock may have lost these
 	sure, behind := max(0, all-age*l.Drain), max(0, max(b.Of.After, all)-age*l.Drain)
 	for _, g := range given {
-		if g.Ago <= age && g.Ago+g.Age >= b.Of.Answered && l.Mistake != ForgetsGiven {
+		if g.Ago <= age && g.Ago+g.Age >= b.Of.Answered {
 			behind -= g.Units
 		}
 	}
@@ -153,7 +148,7 @@ func (l *Leases) forget(s *LeaseState, p *leaseProcess) {
 	returns := s.Returns < l.Returns
 	gone := func(tokens int16, c charged) bool {
 		return tokens <= 0 || !returns || c.Age >= l.B*l.Cost/l.Drain ||
-			l.Mistake != ReturnsAll && l.claimed(leaseReturn{tokens, c}, [2]givenUnits{}) == 0
+			l.claimed(leaseReturn{tokens, c}, [2]givenUnits{}) == 0
 	}
 	for i := range p.Back {
 		if b := &p.Back[i]; gone(b.Tokens, b.Of) {

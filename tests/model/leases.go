@@ -23,13 +23,10 @@ type Mistake int
 
 // The mistakes of Leases.
 const (
-	None         Mistake = iota
-	FromAnswer           // a lease begins with the answer, not when its call is sent
-	HeldForFree          // the lease bucket is not charged with what is held for longer
-	WithoutRoom          // the limit is decided by its whole burst
-	ExactClock           // a lease lasts for d by a clock that may lose a tick
-	ReturnsAll           // also what has flowed back is given back
-	ForgetsGiven         // a claim does not know what others have given back
+	None        Mistake = iota
+	FromAnswer          // a lease begins with the answer, not when its call is sent
+	HeldForFree         // the lease bucket is not charged with what is held for longer
+	WithoutRoom         // the limit is decided by its whole burst
 )
 
 // maxProcesses is how many processes a model has at most.
@@ -96,12 +93,7 @@ type leaseReturn struct {
 func (l *Leases) d() int16 { return l.H / 2 * l.Cost / l.Drain }
 
 // life is for how long a process uses tokens, by its clock.
-func (l *Leases) life() int16 {
-	if l.Mistake == ExactClock {
-		return l.d()
-	}
-	return l.d() - l.Lost
-}
+func (l *Leases) life() int16 { return l.d() - l.Lost }
 
 // used is for how long it uses them; then its next call may hold them for longer.
 func (l *Leases) used() int16 { return l.life() - l.life()/8 }

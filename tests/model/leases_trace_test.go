@@ -65,10 +65,11 @@ func TestRealLeasesAreThoseOfTheModel(t *testing.T) {
 	if testkit.Full() {
 		runs = 1000
 	}
+	var mu sync.Mutex
 	counts := map[string]int{}
-	for seed := range runs {
-		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
-			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+	t.Run("seeds", func(t *testing.T) { // until all have ended
+		for seed := range runs {
+			testkit.RunInBubble(t, fmt.Sprint(seed), func(t *testing.T, b *testkit.Bubble) {
 				w := newLeaseTrace(t, b, rand.New(rand.NewPCG(seed, 5)))
 				defer func() {
 					if t.Failed() {
@@ -76,12 +77,14 @@ func TestRealLeasesAreThoseOfTheModel(t *testing.T) {
 					}
 				}()
 				w.run(1000)
+				mu.Lock()
+				defer mu.Unlock()
 				for what, n := range w.counts {
 					counts[what] += n
 				}
 			})
-		})
-	}
+		}
+	})
 	t.Log(counts)
 	require.Len(t, counts, 10, "all that there is happens: %v", counts)
 }

@@ -17,13 +17,6 @@ func TestSlotsAreNeverTooMany(t *testing.T) {
 			&model.Slots{Processes: 1, N: 1, Life: 2, Window: 2, Attempts: 2, Reports: 1, Flushes: 1}, false},
 		{"it decides itself",
 			&model.Slots{Processes: 1, N: 1, Life: 1, Window: 2, Attempts: 2, Reports: 1, Flushes: 1, Late: true}, false},
-
-		{"three processes", &model.Slots{Processes: 3, N: 1, Life: 1, Window: 1, Attempts: 1, Reports: 1}, true},
-		{"two of two slots", &model.Slots{Processes: 2, N: 2, Life: 1, Window: 1, Attempts: 1, Reports: 1, Flushes: 1}, true},
-		{"calls are later",
-			&model.Slots{Processes: 1, N: 2, Life: 2, Window: 3, Attempts: 2, Reports: 2, Flushes: 1}, true},
-		{"it decides itself, late",
-			&model.Slots{Processes: 1, N: 2, Life: 2, Window: 3, Attempts: 2, Reports: 2, Late: true}, true},
 	})
 }
 
