@@ -61,7 +61,7 @@ const returnTime = 20 * time.Millisecond
 
 // TestRealLeasesAreThoseOfTheModel, at each step of random runs.
 func TestRealLeasesAreThoseOfTheModel(t *testing.T) {
-	runs := uint64(30)
+	runs := uint64(10)
 	if testkit.Full() {
 		runs = 1000
 	}

@@ -73,7 +73,7 @@ func (p *slotTraced) report(_ context.Context, updates []inflight.Update) []bool
 
 // TestRealSlotsAreThoseOfTheModel, at each step of random walks.
 func TestRealSlotsAreThoseOfTheModel(t *testing.T) {
-	walks := uint64(30)
+	walks := uint64(10)
 	if testkit.Full() {
 		walks = 1000
 	}
