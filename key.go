@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/netip"
 	"reflect"
+	"runtime"
 	"strconv"
 	"strings"
 
@@ -138,6 +139,9 @@ func kindOfKey(f KeyFunc) string {
 	short, _, _ = strings.Cut(short, ".") // of byHeader.key-fm the type
 	return strings.ToUpper(short[:1]) + short[1:]
 }
+
+// funcName returns how Go names a function, with its package.
+func funcName(f any) string { return runtime.FuncForPC(reflect.ValueOf(f).Pointer()).Name() }
 
 func checkKeyFuncs(name string, funcs []KeyFunc) {
 	if len(funcs) == 0 {

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
-	"runtime"
 	"slices"
 	"time"
 
@@ -127,8 +125,6 @@ func plansOf(f func(context.Context, string) ([]Limit, error)) string {
 	}
 	return ""
 }
-
-func funcName(f any) string { return runtime.FuncForPC(reflect.ValueOf(f).Pointer()).Name() }
 
 func errEmptyClient() error { return fmt.Errorf("%w: the client is empty", ErrNoKey) }
 
