@@ -326,8 +326,7 @@ type Transition struct {
 }
 
 // Stats are the figures of a limiter. Batches, Decisions, Leased and Transitions count from when it
-// was made. For [NewLocal] only Slots, Bans, Overrides, LocalBuckets and Waiting
-// are not zero.
+// was made. For [NewLocal] only Slots, Bans, Overrides, LocalBuckets and Waiting are not zero.
 type Stats struct {
 	Servers      int                   // of Redis that decisions are sent to; one while they are not known yet
 	LostServers  int                   // of these, with an open circuit breaker

@@ -283,7 +283,8 @@ func (l *Limiter) policyInfos(ctx context.Context) (all []PolicyInfo, err error)
 		}
 		all = append(all, PolicyInfo{
 			Name: p.Name, Limits: limits, Handler: p.Handler, Key: p.Key, Headers: Headers(p.Headers), Options: p.Options,
-			Floor: p.Floor, Lease: time.Duration(p.Lease), Plans: p.Plans, Version: p.Build, Processes: p.Processes, Seen: p.Seen,
+			Floor: p.Floor, Lease: time.Duration(p.Lease), Plans: p.Plans, Version: p.Build,
+			Processes: p.Processes, Seen: p.Seen,
 		})
 	}
 	slices.SortFunc(all, func(a, b PolicyInfo) int {

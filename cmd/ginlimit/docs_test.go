@@ -154,9 +154,10 @@ func TestOperatorsRights(t *testing.T) {
 	r.fails(exitFailed, "NOPERM", "status", "login", "203.0.113.7")
 	require.NoError(t, rdb.Do(t.Context(), "ACL", "LOG", "RESET").Err())
 
-	more := []string{"~ginlimit:{*|*", "~ginlimit:denied:*", "%R~ginlimit:*", "+ping", "+info", "+randomkey"}
+	more := append(testkit.ACLBlock(t, "ACL SETUSER app reset")[7:],
+		"~ginlimit:{*|*", "~ginlimit:denied:*", "%R~ginlimit:*", "+ping", "+info", "+randomkey")
 	for _, algorithm := range []string{"TokenBucket", "FixedWindow", "SlidingWindow"} {
-		more = append(more, commandsOf(t, algorithm)...)
+		more = append(more, testkit.CommandsOf(t, algorithm)...)
 	}
 	r = user("support", more...)
 	for range 6 {
@@ -169,17 +170,4 @@ func TestOperatorsRights(t *testing.T) {
 	r.ok("top", "login")
 	r.ok("doctor")
 	testkit.RequireNothingDenied(t, addr)
-}
-
-// commandsOf returns the commands that docs/operations.md grants for an algorithm.
-func commandsOf(t *testing.T, algorithm string) (commands []string) {
-	m := regexp.MustCompile(`(?m)^# ` + algorithm + "\nACL SETUSER app (.*)$").FindStringSubmatch(
-		testkit.Read(t, "docs/operations.md"))
-	require.NotNil(t, m)
-	for _, word := range strings.Fields(m[1]) {
-		if strings.HasPrefix(word, "+") {
-			commands = append(commands, word)
-		}
-	}
-	return commands
 }

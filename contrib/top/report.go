@@ -106,7 +106,7 @@ func (r *Reporter) send(ctx context.Context, p *policy, to *report) error {
 func (r *Reporter) warn(reason string) {
 	if now := time.Now(); r.warned.IsZero() || now.Sub(r.warned) >= time.Minute {
 		r.warned = now
-		r.logger.Warn("ginlimit: denials are not reported", "reason", reason)
+		r.logger.Warn("ginlimit: denials and use are not reported", "reason", reason)
 	}
 }
 

@@ -42,8 +42,8 @@ const (
 	patience    = 2 * time.Second // for Redis, in one round of reports
 )
 
-// Reporter counts the denials of a process, and what clients use, and reports both to Redis. [New] makes one; one is enough for all
-// limiters of a prefix. It is safe for concurrent use.
+// Reporter counts the denials of a process, and what clients use, and reports both to Redis. [New] makes one; one is
+// enough for all limiters of a prefix. It is safe for concurrent use.
 type Reporter struct {
 	config
 	rdb      redis.UniversalClient

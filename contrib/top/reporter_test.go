@@ -150,7 +150,7 @@ func TestOutage(t *testing.T) {
 		require.Equal(t, []Client{{Key: "a", Denials: 180}}, denied(t, b.Redis, "p"))
 		all := testkit.Must(Minutes(t.Context(), b.Redis, ginlimit.DefaultPrefix, "p"))
 		require.GreaterOrEqual(t, len(all), 3, "each in its minute")
-		warnings := strings.Count(log.String(), `level=WARN msg="ginlimit: denials are not reported" reason=LOADING`)
+		warnings := strings.Count(log.String(), `level=WARN msg="ginlimit: denials and use are not reported" reason=LOADING`)
 		require.Positive(t, warnings)
 		require.LessOrEqual(t, warnings, 4, "at most one a minute")
 		away(25, "b")

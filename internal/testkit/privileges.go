@@ -2,6 +2,7 @@ package testkit
 
 import (
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -21,11 +22,8 @@ func RequireNothingDenied(t *testing.T, addr string) {
 // Restrict makes a user who may do what docs/operations.md says that an algorithm needs, and more.
 func Restrict(t *testing.T, addr, algorithm string, more ...string) redis.Options {
 	t.Helper()
-	m := regexp.MustCompile(`(?m)^# ` + algorithm + "\nACL (SETUSER app .*)$").FindStringSubmatch(Read(t,
-		"docs/operations.md"))
-	require.NotNil(t, m, "docs/operations.md has no line for %s", algorithm)
-	rules := []any{"ACL"}
-	for _, rule := range append(strings.Fields(m[1]), more...) {
+	rules := []any{}
+	for _, rule := range slices.Concat(ACLBlock(t, "ACL SETUSER app reset"), CommandsOf(t, algorithm), more) {
 		rules = append(rules, rule)
 	}
 	require.NoError(t, Connect(t, addr).Do(t.Context(), rules...).Err())
@@ -35,6 +33,15 @@ func Restrict(t *testing.T, addr, algorithm string, more ...string) redis.Option
 	require.ErrorContains(t, rdb.DBSize(t.Context()).Err(), "NOPERM")
 	require.NoError(t, Connect(t, addr).Do(t.Context(), "ACL", "LOG", "RESET").Err())
 	return user
+}
+
+// CommandsOf returns the commands that docs/operations.md grants for an algorithm, beside those for all.
+func CommandsOf(t *testing.T, algorithm string) []string {
+	t.Helper()
+	m := regexp.MustCompile(`(?m)^# ` + algorithm + "\nACL SETUSER app (.*)$").FindStringSubmatch(Read(t,
+		"docs/operations.md"))
+	require.NotNil(t, m, "docs/operations.md has no line for %s", algorithm)
+	return strings.Fields(m[1])
 }
 
 // PrivilegesOf returns the privileges in the sentence of docs/operations.md that begins so.

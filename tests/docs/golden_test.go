@@ -105,7 +105,7 @@ func promisesOfVersions(t *testing.T, b *testkit.Bubble) {
 	fmt.Fprintln(&golden, b.Mini.HGet("ginlimit:{overrides}", "bucket|vip"))
 	text := golden.String()
 	for _, chance := range []string{ // what is random, or for how long something was on its way
-		`(:back\n.*) \d+"`, `\b(P)[A-Z2-7]{13}\b`, `(overrides}\n   : )".*"`,
+		`(:back\n.*) \d+"`, `\b(P)[A-Z2-7]{13}\b`, `(overrides}\n   : )".*"`, `(: "2 )[A-Z2-7]{26}"`,
 	} {
 		text = regexp.MustCompile(chance).ReplaceAllString(text, "$1…")
 	}
