@@ -26,7 +26,7 @@ type status struct {
 	Allowed  bool              `json:"allowed"`
 	Limits   []ginlimit.Result `json:"limits"`
 	DryRun   bool              `json:"dry_run,omitempty"`
-	Override *override         `json:"override"`
+	Override *operate.Written  `json:"override"`
 }
 
 func (t *tool) status() *cobra.Command {
@@ -50,8 +50,8 @@ func (t *tool) status() *cobra.Command {
 			}
 			found := status{to.Info.Name, to.Client.Key, true, results, operate.IsDryRun(to.Info), nil}
 			if to.Override != nil {
-				found.Override = new(override)
-				*found.Override = outputOf(*to.Override)
+				found.Override = new(operate.Written)
+				*found.Override = operate.WrittenOf(*to.Override)
 			}
 			for _, r := range results {
 				found.Allowed = found.Allowed && r.Allowed
@@ -85,7 +85,7 @@ func printStatus(w io.Writer, s status, hidden bool) {
 		row(w, "a dry run: nobody is denied")
 	}
 	if o := s.Override; o != nil {
-		row(w, "override: "+o.text())
+		row(w, "override: "+o.String())
 	}
 }
 

@@ -51,7 +51,7 @@ func TestClientsChooseTheirNames(t *testing.T) {
 		require.True(t, peeked.Allowed, "%q", name)
 		if utf8.ValidString(name) { // an override is JSON
 			r.ok("override", "--for", "1h", "-y", "--", "report", name, "prohibited")
-			list := read[[]override](r, "overrides")
+			list := read[[]operate.Written](r, "overrides")
 			require.Len(t, list, 1, "%q", name)
 			require.Equal(t, name, list[0].Client)
 			require.NotContains(t, r.ok("overrides"), "\x1b")
@@ -59,7 +59,7 @@ func TestClientsChooseTheirNames(t *testing.T) {
 			require.True(t, readAs[shown](r, "status", "--json", "--", "report", "other").Allowed, "%q", name)
 			r.ok("override", "--end", "-y", "--", "report", name)
 		}
-		require.Empty(t, read[[]override](r, "overrides"), "%q", name)
+		require.Empty(t, read[[]operate.Written](r, "overrides"), "%q", name)
 	}
 }
 
@@ -85,12 +85,12 @@ func TestNamesThatReadAsFlags(t *testing.T) {
 			{"override", "report", name, "1/h, 2/m", "--for", "1h", "-y", "--note", "a"}} {
 			require.Equal(t, exitUsage, r.run(args...).code, "%q", args)
 		}
-		require.Empty(t, read[[]override](r, "overrides"), "%q", name)
+		require.Empty(t, read[[]operate.Written](r, "overrides"), "%q", name)
 	}
 	r.fails(exitUsage, "a client that begins with - comes after --", "status", "report", "-x")
 	for _, name := range []string{"prohibited", "10/s", "unlimited", "4 in flight"} { // the client, and no limit
 		r.ok("override", "report", name, "1/h", "--for", "1h", "-y")
-		require.Equal(t, name, read[[]override](r, "overrides")[0].Client)
+		require.Equal(t, name, read[[]operate.Written](r, "overrides")[0].Client)
 		r.ok("override", "report", name, "--end", "-y")
 		r.fails(exitUsage, "accepts 3 arg(s), received 2", "override", "report", name, "--for", "1h", "-y")
 	}
@@ -126,7 +126,7 @@ func TestClientsInFiles(t *testing.T) {
 	r.in = text.String()
 	require.NotContains(t, r.ok("apply", "-", "-y"), "\x1b")
 	var clients []string
-	for _, o := range read[[]override](r, "overrides") {
+	for _, o := range read[[]operate.Written](r, "overrides") {
 		clients = append(clients, o.Client)
 	}
 	require.ElementsMatch(t, []string{"prohibited", "10/s", "all", "true", "null", "0x10", "- a", "a\x1bb"}, clients)

@@ -20,7 +20,7 @@ import (
 type shown struct {
 	Client   string
 	Allowed  bool
-	Override *override
+	Override *operate.Written
 	Limits   []struct {
 		Limit     ginlimit.Limit
 		Remaining int

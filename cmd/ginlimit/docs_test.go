@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/contrib/admin/operate"
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
@@ -147,7 +148,7 @@ func TestOperatorsRights(t *testing.T) {
 	r := user("operator")
 	require.Len(t, read[[]published](r, "policies"), len(policies))
 	r.ok("override-all", "search", "9/h", "--for", "1h", "-y") // the application may go by it a little longer
-	require.Len(t, read[[]override](r, "overrides"), 1)
+	require.Len(t, read[[]operate.Written](r, "overrides"), 1)
 	r.in = "[{policy: search, all: true, limits: 8/h, for: 1h}]"
 	r.ok("apply", "-", "-y", "--prune")
 	r.ok("override-all", "search", "--end", "-y")

@@ -8,6 +8,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit/contrib/admin/operate"
 )
 
 // TestNothingMovesACursor: whatever others, or clients by a script, have written is shown without control characters,
@@ -49,7 +51,7 @@ func TestNothingMovesACursor(t *testing.T) {
 			require.NotRegexp(t, `[\x00-\x08\x0b-\x1f\x7f\x{80}-\x{9f}\x{202e}]`, got.out+got.errs, "%q %q", more, args)
 		}
 	}
-	list := read[[]override](r, "overrides")
+	list := read[[]operate.Written](r, "overrides")
 	require.Equal(t, evil, list[0].Client)
 	require.Equal(t, evil, list[0].Note, "JSON has all of it")
 }

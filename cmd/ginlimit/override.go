@@ -14,27 +14,6 @@ import (
 	"github.com/ginlimit/ginlimit/contrib/admin/operate"
 )
 
-// override is an override in output.
-type override struct {
-	Policy string           `json:"policy"`
-	Client string           `json:"client,omitempty"`
-	All    bool             `json:"all,omitempty"`  // clients
-	Hash   *bool            `json:"hash,omitempty"` // whether a client that reads as a hash is one
-	Limits []ginlimit.Limit `json:"limits"`
-	Until  time.Time        `json:"until"`
-	Note   string           `json:"note,omitempty"`
-}
-
-func outputOf(o ginlimit.Override) override {
-	return override{Policy: o.Policy, Client: o.Client, All: o.Client == "", Limits: o.Limits,
-		Until: o.Until.Truncate(time.Second), Note: o.Note}
-}
-
-// text returns what the override says, for people.
-func (o override) text() string {
-	return operate.OverrideText(ginlimit.Override{Limits: o.Limits, Until: o.Until, Note: o.Note})
-}
-
 // whom returns the client of an override, as part of a sentence.
 func whom(client string) string {
 	if client == "" {
@@ -138,7 +117,7 @@ func (s *session) override(
 		if o.Until, err = until(flags.at, flags.span); err != nil {
 			return err
 		}
-		question = fmt.Sprintf("Override policy %s for %s: %s", word(policy), whom(of.Key), outputOf(o).text())
+		question = fmt.Sprintf("Override policy %s for %s: %s", word(policy), whom(of.Key), operate.OverrideText(o))
 	}
 	if err := s.tool.confirm(ctx, question); err != nil {
 		return err
@@ -147,7 +126,7 @@ func (s *session) override(
 		return err
 	}
 	o.Client = of.Key
-	return s.tool.print(outputOf(o), func(w io.Writer) { row(w, "done") })
+	return s.tool.print(operate.WrittenOf(o), func(w io.Writer) { row(w, "done") })
 }
 
 // warnUnlessOverridden says that there is no override to end.
@@ -170,25 +149,13 @@ func (t *tool) overrides() *cobra.Command {
 		Long:  "List the overrides in force. What --json prints is a file for apply.",
 		Args:  cobra.MaximumNArgs(1),
 		RunE: t.withOperator(func(ctx context.Context, s *session, args []string) error {
-			all, err := s.Overrides(ctx)
+			policy := ""
+			if len(args) > 0 {
+				policy = args[0]
+			}
+			list, err := s.File(ctx, policy)
 			if err != nil {
 				return err
-			}
-			known, err := s.Policies(ctx)
-			if err != nil {
-				return err
-			}
-			list := []override{}
-			for _, o := range all {
-				if len(args) > 0 && o.Policy != args[0] {
-					continue
-				}
-				out := outputOf(o)
-				if operate.ReadsAsHash(o.Client) {
-					hash := isHash(o.Policy, known)
-					out.Hash = &hash
-				}
-				list = append(list, out)
 			}
 			return t.print(list, func(w io.Writer) {
 				row(w, "POLICY", "CLIENT", "LIMITS", "UNTIL", "NOTE")
@@ -205,9 +172,10 @@ func (t *tool) overrides() *cobra.Command {
 	}
 }
 
-// isHash reports whether clients of a policy that read as hashes are hashes in overrides: one that nobody serves may
-// have had a secret.
-func isHash(policy string, known []ginlimit.PolicyInfo) bool {
-	other := func(p ginlimit.PolicyInfo) bool { return p.Name == policy && !operate.HasSecret(p) }
-	return !slices.ContainsFunc(known, other)
+// until returns the end of an override, which one of two flags says.
+func until(at, span string) (time.Time, error) {
+	if (at == "") == (span == "") {
+		return time.Time{}, usage("give one of --until and --for")
+	}
+	return operate.ParseUntil(at, span)
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/contrib/admin/operate"
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
@@ -22,14 +23,14 @@ func TestOverride(t *testing.T) {
 		"9/h, 2 in flight", "--for", "1h", "--note", "a test")
 	r.ok("override-all", "login", "9/h", "--until", end.Format(time.RFC3339), "--note", "a test", "-y")
 	r.ok("override", "login", "2001:db8::1", "unlimited", "--for", "7d", "-y")
-	list := read[[]override](r, "overrides")
+	list := read[[]operate.Written](r, "overrides")
 	require.Len(t, list, 2)
 	require.True(t, end.Equal(list[0].Until))
-	require.Equal(t, override{Policy: "login", All: true, Limits: []ginlimit.Limit{ginlimit.PerHour(9)},
+	require.Equal(t, operate.Written{Policy: "login", All: true, Limits: []ginlimit.Limit{ginlimit.PerHour(9)},
 		Until: list[0].Until, Note: "a test"}, list[0])
 	require.Equal(t, "2001:db8::/64", list[1].Client)
 	require.Regexp(t, `(?m)^login +\(all\) +9/h +\S+ +a test$`, r.ok("overrides", "login"))
-	require.Empty(t, read[[]override](r, "overrides", "ban"))
+	require.Empty(t, read[[]operate.Written](r, "overrides", "ban"))
 	require.Regexp(t, `(?m)^override: 9/h until \S+ \(a test\)`, r.ok("status", "login", "203.0.113.7"))
 	require.True(t, testkit.BecomesTrue(nil, func() bool {
 		return take(t, policies["login"], "203.0.113.8").Limit == ginlimit.PerHour(9)
@@ -48,7 +49,7 @@ func TestOverride(t *testing.T) {
 
 	r.ok("override", "login", "2001:db8::1", "--end", "-y")
 	r.ok("override-all", "login", "--end", "--yes")
-	require.Empty(t, read[[]override](r, "overrides"))
+	require.Empty(t, read[[]operate.Written](r, "overrides"))
 	got := r.run("override-all", "login", "--end", "-y")
 	require.Equal(t, exitOK, got.code)
 	require.Equal(t, "ginlimit: policy login has no override for all clients\n", got.errs)
@@ -74,7 +75,7 @@ func TestMistakesInOverrides(t *testing.T) {
 	} {
 		r.fails(exitUsage, text, args...)
 	}
-	require.Empty(t, read[[]override](r, "overrides"))
+	require.Empty(t, read[[]operate.Written](r, "overrides"))
 }
 
 func readAll(name string) (string, error) {
@@ -108,20 +109,20 @@ func TestApply(t *testing.T) {
 		"+  login  client 2001:db8::/64  100/h burst 20, 4 in flight until " + end + " (load test)\n"
 	require.Equal(t, plan, r.ok("apply", name, "--dry-run"))
 	r.fails(exitUsage, "Change 2 overrides? Nobody can be asked here: give --yes", "apply", name)
-	require.Empty(t, read[[]override](r, "overrides"))
+	require.Empty(t, read[[]operate.Written](r, "overrides"))
 	require.Equal(t, plan, r.ok("apply", name, "-y"))
-	require.Len(t, read[[]override](r, "overrides"), 2)
+	require.Len(t, read[[]operate.Written](r, "overrides"), 2)
 	require.Equal(t, "nothing changes\n", r.ok("apply", name))
 
 	noted := strings.Replace(testkit.Must(readAll(name)), "load test", "launch", 1)
 	require.Contains(t, r.ok("apply", file(t, noted), "--dry-run"), "(load test) -> 100/h burst 20, 4 in flight until")
 	r.in = "[{policy: login, all: true, limits: 8/h, until: " + end + "}, " +
 		"{policy: ban, client: key, limits: [2/h], for: 2h}]"
-	got := read[[]change](r, "apply", "-", "--prune", "-y")
-	require.Equal(t, []string{changes, adds, ends}, []string{got[0].Change, got[1].Change, got[2].Change})
+	got := read[[]operate.Step](r, "apply", "-", "--prune", "-y")
+	require.Equal(t, []string{operate.Changes, operate.Adds, operate.Ends}, []string{got[0].Change, got[1].Change, got[2].Change})
 	require.Equal(t, ginlimit.PerHour(9), got[0].Old.Limits[0])
 	require.Equal(t, ginlimit.PerHour(8), got[0].New.Limits[0])
-	list := read[[]override](r, "overrides")
+	list := read[[]operate.Written](r, "overrides")
 	require.Len(t, list, 2)
 	require.Equal(t, "key", list[0].Client)
 	require.Equal(t, ginlimit.PerHour(8), list[1].Limits[0])
@@ -163,10 +164,10 @@ func TestABadLineChangesNothing(t *testing.T) {
 		{"- policy: [", "line 1: did not find expected node content"},
 		{"- policy: login\n  all: true\n  limits: 9/h\n  for: 1h\n- 7", "line 5: want an override"},
 		{"- policy: login\n  all: true\n  limits: 9/x\n  fro: 1h\n",
-			"line 1: want one of until and for\nline 3: limits: ginlimit: "},
+			"override 1, line 1: want one of until and for\noverride 1, line 3: limits: "},
 		{"- policy: login\n  all: true\n  limits: 9/x\n  fro: 1h\n",
 			"line 4: fro: no such field; there are policy, client"},
-		{"- limits: [9/h]\n  all: true\n  for: 1h\n  for: 2h\n", "line 1: policy is missing\nline 4: for is given twice"},
+		{"- limits: [9/h]\n  all: true\n  for: 1h\n  for: 2h\n", "line 1: policy is missing\noverride 1, line 4: for is given twice"},
 		{"- policy: login\n  all: true\n  for: 1h\n  until: 2026\n  limits: []\n",
 			"line 4: until: \"2026\" is no time such as"},
 		{"- policy: login\n  all: true\n  limits: 9/h\n  for: 1h\n- policy: logout\n  all: true\n  limits: 9/h\n  for: 1h\n",
@@ -176,21 +177,21 @@ func TestABadLineChangesNothing(t *testing.T) {
 		{"- {policy: login, all: true, limits: 9/h, for: 1h}\n\n- {policy: login, all: true, limits: 8/h, for: 1h}\n",
 			`line 3: policy "login" has all clients twice`},
 		{"- {policy: login, all: true, limits: 9/h, for: 1h}\n\n- {policy: ban, all: true, limits: 8/h, for: 400d}\n",
-			"line 3: ginlimit: an override until"},
+			"override 2, line 3: an override until"},
 		{"- {policy: login, all: true, limits: 9/h, for: 1h}\n" +
 			"- {policy: ban, all: true, limits: 8/h, for: 1h, note: \"(override 7)\\n\"}\n",
-			`line 2: ginlimit: the note "(override 7)\n" has control characters`},
+			`override 2, line 2: the note "(override 7)\n" has control characters`},
 		{"- {policy: ban, all: true, limits: 8/h, for: 400d}\n" +
 			"- {policy: login, all: true, limits: 8/h, for: 400d, note: \"(override 1)\\a\"}\n",
-			"\nline 2: ginlimit: the note"},
-		{"\n- {policy: ban, all: true, limits: 8/h, for: 400d}\n", "line 2: ginlimit: an override until"},
+			"\noverride 2, line 2: the note"},
+		{"\n- {policy: ban, all: true, limits: 8/h, for: 400d}\n", "override 1, line 2: an override until"},
 		{strings.Repeat("- {policy: login, all: true, limits: 9/h, for: 1h}\n", 1001), "1001 overrides; want at most 1000"},
 		{"- {policy: login, all: true, limits: 9/h, for: 1h}\n---\n- {policy: ban, all: true, limits: 9/h, for: 1h}\n",
 			"line 2: another document"},
 		{"# nothing\n", "the file is empty"},
-		{strings.Repeat("#", maxFile+1), "the file has more than 1048576 bytes"},
+		{strings.Repeat("#", operate.MaxFile+1), "the file has more than 1048576 bytes"},
 	} {
 		r.fails(exitUsage, row.want, "apply", file(t, row.text), "-y")
 	}
-	require.Empty(t, read[[]override](r, "overrides"))
+	require.Empty(t, read[[]operate.Written](r, "overrides"))
 }

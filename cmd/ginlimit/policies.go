@@ -80,7 +80,7 @@ func (t *tool) withOperator(
 		if err != nil {
 			return err
 		}
-		o, err := operate.New(rdb, operate.Config{Prefix: t.prefix, Secret: secret, Timeout: t.timeout})
+		o, err := operate.New(rdb, operate.Config{Prefix: t.prefix, Secret: secret, Timeout: t.timeout, Hints: hints})
 		if err != nil {
 			return err
 		}

@@ -24,18 +24,18 @@ func TestClientsThatReadAsAPartOfAURL(t *testing.T) {
 		"- {policy: report, client: c, limits: 1/h, for: 'redis://user:xyz1@127.0.0.1:1'}\n" +
 		"- {policy: report, client: c, limits: 1/h, for: 'user:bob@example.com'}\n"
 	got := r.run("apply", "-")
-	require.Regexp(t, `^ginlimit: line 1: want one of until and for
-line 2: limits: .*\(a URL, which is not shown\).*
-line 3: for: \(a URL, which is not shown\) is no duration above 0, such as 90s, 15m, 2h or 7d
-line 4: for: "user:bob@example.com" is no duration above 0, such as 90s, 15m, 2h or 7d
+	require.Regexp(t, `^ginlimit: override 1, line 1: want one of until and for
+override 2, line 2: limits: .*\(a URL, which is not shown\).*
+override 3, line 3: for: \(a URL, which is not shown\) is no duration above 0, such as 90s, 15m, 2h or 7d
+override 4, line 4: for: "user:bob@example.com" is no duration above 0, such as 90s, 15m, 2h or 7d
 $`, got.errs)
 	require.NotContains(t, got.errs, "xyz")
 	r.in = "- {policy: login, client: 'user:bob@example.com', limits: 1/h, for: 1h}\n" +
 		"- {policy: login, client: 'a b://c d', limits: 1/h, for: 1h}\n" +
 		"- {policy: nobody, client: c, limits: 1/h, for: 1h}\n"
-	require.Equal(t, `ginlimit: line 1: policy "login" counts by address, and "user:bob@example.com" is none
-line 2: policy "login" counts by address, and (a URL, which is not shown) is none
-line 3: no process serves a policy "nobody"
+	require.Equal(t, `ginlimit: override 1, line 1: policy "login" counts by address, and "user:bob@example.com" is none
+override 2, line 2: policy "login" counts by address, and (a URL, which is not shown) is none
+override 3, line 3: no process serves a policy "nobody"
 `, r.run("apply", "-").errs)
 }
 

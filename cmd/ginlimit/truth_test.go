@@ -48,7 +48,7 @@ func TestClientsOfMethods(t *testing.T) {
 	r.ok("override", "account", "customer 7", "9/h", "--for", "1h", "-y")
 	r.in = "- {policy: account, client: customer 8, limits: 9/h, for: 2h}"
 	r.ok("apply", "-", "-y")
-	require.Len(t, read[[]override](r, "overrides"), 2)
+	require.Len(t, read[[]operate.Written](r, "overrides"), 2)
 	require.Regexp(t, `(?m)^account +3/h, 2 in flight +\(methods\) `, r.ok("policies"))
 	require.False(t, read[[]published](r, "policies")[0].Handler)
 }
@@ -112,8 +112,8 @@ func TestAnOverrideBelowAFloor(t *testing.T) {
 	r.fails(exitUsage, text, "override", "floor", "k", "20/h", "--for", "1h", "-y")
 	r.fails(exitUsage, text, "override-all", "floor", "20/h", "--for", "1h", "-y")
 	r.in = "- {policy: floor, all: true, limits: 99/h, for: 2h}\n- {policy: floor, client: k, limits: 20/h, for: 2h}"
-	r.fails(exitUsage, "line 2: ginlimit: "+text, "apply", "-", "-y")
-	require.Empty(t, read[[]override](r, "overrides"))
+	r.fails(exitUsage, "override 2, line 2: "+text, "apply", "-", "-y")
+	require.Empty(t, read[[]operate.Written](r, "overrides"))
 	r.ok("override-all", "floor", "31/h", "--for", "1h", "-y")
 	r.ok("override", "floor", "k", "prohibited", "--for", "1h", "-y")
 }

@@ -92,10 +92,13 @@ var views = map[string]struct {
 	"policies":  {(*handler).policies, "GET HEAD"},
 	"policy":    {(*handler).policy, "GET HEAD"},
 	"overrides": {(*handler).overrides, "GET HEAD"},
+	"export":    {(*handler).export, "GET HEAD"},
 	"health":    {(*handler).health, "GET HEAD"},
 	"client":    {(*handler).client, "GET HEAD POST"},
 	"confirm":   {(*handler).confirm, "POST"},
 	"change":    {(*handler).change, "POST"},
+	"import":    {(*handler).confirmImport, "POST"},
+	"apply":     {(*handler).apply, "POST"},
 }
 
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -138,12 +141,11 @@ func (h *handler) serve(v *visit, show view) {
 	ctx, cancel := context.WithTimeout(v.r.Context(), limit)
 	defer cancel()
 	v.ctx = ctx
-	v.r.Body = http.MaxBytesReader(v.w, v.r.Body, maxForm)
-	if v.r.ParseForm() != nil {
+	if v.parse() != nil {
 		v.fail(http.StatusBadRequest, "The form cannot be read, or is too long.")
 		return
 	}
-	operator, err := operate.New(h.rdb, operate.Config{Prefix: h.prefix, Secret: h.secret, Timeout: h.patient})
+	operator, err := operate.New(h.rdb, operate.Config{Prefix: h.prefix, Secret: h.secret, Timeout: h.patient, Hints: hints})
 	if err != nil {
 		v.fail(http.StatusInternalServerError, said(err))
 		return
@@ -154,6 +156,22 @@ func (h *handler) serve(v *visit, show view) {
 	if err := show(h, v); err != nil {
 		v.fail(statusOf(err), said(err))
 	}
+}
+
+// parse reads the form of a request. Who may change something may send a file.
+func (v *visit) parse() error {
+	limit := int64(maxForm)
+	if v.may && (v.name == "import" || v.name == "apply") {
+		limit = maxUpload
+	}
+	v.r.Body = http.MaxBytesReader(v.w, v.r.Body, limit)
+	if err := v.r.ParseForm(); err != nil {
+		return err
+	}
+	if err := v.r.ParseMultipartForm(limit); !errors.Is(err, http.ErrNotMultipart) {
+		return err
+	}
+	return nil
 }
 
 // bounded calls a function that asks Redis until the visit's time ends, whatever the client's timeouts are.

@@ -3,6 +3,7 @@
 package admin_test
 
 import (
+	"encoding/base64"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -58,7 +59,19 @@ func TestRedisIsAway(t *testing.T) {
 				require.NotContains(t, page, addr, path)
 				require.NotContains(t, page, "dial tcp", path)
 			}
+			if got := s.ask("GET", "export", nil); !fault.writes {
+				require.Equal(t, http.StatusServiceUnavailable, got.code)
+				require.Empty(t, got.header.Get("Content-Disposition"))
+			}
 			s.log.lines()
+			file := base64.StdEncoding.EncodeToString([]byte("[{policy: api, client: a, limits: 9/h, for: 1h}]"))
+			got := s.post("apply", "file", file)
+			require.NotContains(t, got.text, "Done")
+			require.Equal(t, http.StatusServiceUnavailable, got.code)
+			if fault.writes {
+				require.Contains(t, got.text, "Wanted: Set overrides, all or none")
+				require.Contains(t, s.log.lines()[0], `change=import policy=api note="" result="not confirmed" client=a`)
+			}
 			for _, change := range [][]string{block, {"policy", "api", "client", "a", "do", "reset"},
 				{"policy", "api", "client", "a", "do", "override", "limits", "9/h", "ends", "1h"},
 				{"policy", "api", "all", "yes", "do", "override", "limits", "9/h", "ends", "1h"}} {

@@ -203,14 +203,16 @@ func (h *handler) change(v *visit) error {
 		return err
 	}
 	_, err = bounded(v, func(context.Context) (struct{}, error) { return struct{}{}, h.make(v, p) })
-	h.log(v, p, err)
+	wanted := ginlimit.Override{Policy: p.Policy, Limits: p.Limits, Until: p.Until, Note: p.Note}
+	if !p.Everyone {
+		wanted.Client = v.Stored(p.Policy, p.Target.Client)
+	}
+	h.log(v, p.Do, wanted, err)
 	switch {
 	case isMistake(err):
 		return err
 	case err != nil:
-		v.status = http.StatusServiceUnavailable
-		v.notices = append(v.notices, notice{"This is not confirmed, and may have been done all the same.",
-			said(err) + " Look again before you repeat it."})
+		v.unconfirmed(err)
 		return v.show("unconfirmed", "Not confirmed", p)
 	}
 	v.said = "Done: " + p.Sentence
@@ -244,8 +246,15 @@ func (h *handler) make(v *visit, p *plan) error {
 	return v.Change(v.ctx, o)
 }
 
-// log writes who wanted what, and what has become of it. It has the client as Redis has it: with a secret, a hash.
-func (h *handler) log(v *visit, p *plan, err error) {
+// unconfirmed says that Redis has not confirmed a change.
+func (v *visit) unconfirmed(err error) {
+	v.status = http.StatusServiceUnavailable
+	v.notices = append(v.notices, notice{"This is not confirmed, and may have been done all the same.",
+		said(err) + " Look again before you repeat it."})
+}
+
+// log writes who wanted what, and what has become of it. The client is as Redis has it: with a secret, a hash.
+func (h *handler) log(v *visit, do string, of ginlimit.Override, err error) {
 	result, level := "done", slog.LevelInfo
 	switch {
 	case isMistake(err):
@@ -253,15 +262,15 @@ func (h *handler) log(v *visit, p *plan, err error) {
 	case err != nil:
 		result, level = "not confirmed", slog.LevelWarn
 	}
-	fields := []any{"who", v.who, "change", p.Do, "policy", p.Policy, "note", p.Note, "result", result}
-	if !p.Everyone {
-		fields = append(fields, "client", v.Stored(p.Policy, p.Target.Client))
+	fields := []any{"who", v.who, "change", do, "policy", of.Policy, "note", of.Note, "result", result}
+	if of.Client != "" {
+		fields = append(fields, "client", of.Client)
 	}
-	if p.Limits != nil {
-		fields = append(fields, "limits", operate.LimitsText(p.Limits, nil))
+	if of.Limits != nil {
+		fields = append(fields, "limits", operate.LimitsText(of.Limits, nil))
 	}
-	if !p.Until.IsZero() {
-		fields = append(fields, "until", p.Until.UTC().Format(time.RFC3339))
+	if !of.Until.IsZero() {
+		fields = append(fields, "until", of.Until.UTC().Format(time.RFC3339))
 	}
 	h.logger.Log(v.r.Context(), level, "ginlimit: an operator changes a limit", fields...)
 }

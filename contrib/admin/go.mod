@@ -13,6 +13,7 @@ require (
 	github.com/ginlimit/ginlimit/contrib/top v1.0.0-rc.1
 	github.com/redis/go-redis/v9 v9.22.0
 	github.com/stretchr/testify v1.11.1
+	go.yaml.in/yaml/v3 v3.0.4
 )
 
 require (

@@ -102,9 +102,9 @@ func (v *visit) fail(status int, text string) {
 // templates are the pages.
 var templates = template.Must(template.New("").Funcs(template.FuncMap{
 	"text": shown, "span": operate.Span, "limits": limitsText, "key": operate.KeyText, "options": operate.OptionsText,
-	"time": func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04 MST") },
-	"ago":  func(t time.Time) string { return operate.Span(time.Since(t).Truncate(time.Second)) + " ago" },
-	"code": encodeClient, "count": count, "hash": operate.ReadsAsHash,
+	"time":      func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04 MST") },
+	"ago":       func(t time.Time) string { return operate.Span(time.Since(t).Truncate(time.Second)) + " ago" },
+	"downloads": downloadsOf, "code": encodeClient, "count": count, "hash": operate.ReadsAsHash,
 	"form": func(of ...any) map[string]any {
 		fields := map[string]any{}
 		for i := 0; i+1 < len(of); i += 2 {

@@ -20,9 +20,10 @@ import (
 
 // Config is what an [Operator] is made of.
 type Config struct {
-	Prefix  string        // of the application's keys
-	Secret  []byte        // of its WithKeySecret, or nil
-	Timeout time.Duration // for Redis
+	Prefix  string          // of the application's keys
+	Secret  []byte          // of its WithKeySecret, or nil
+	Timeout time.Duration   // for Redis
+	Hints   map[Need]string // what to do, by what an entry of a file lacks
 }
 
 // Operator looks at the limits of a prefix, and changes them. It counts as no process, decides nothing without Redis

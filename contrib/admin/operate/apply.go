@@ -1,0 +1,202 @@
+package operate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/ginlimit/ginlimit"
+)
+
+// Written is an override as files have it.
+type Written struct {
+	Policy string           `json:"policy"`
+	Client string           `json:"client,omitempty"`
+	All    bool             `json:"all,omitempty"`  // clients
+	Hash   *bool            `json:"hash,omitempty"` // whether a client that reads as a hash is one
+	Limits []ginlimit.Limit `json:"limits"`
+	Until  time.Time        `json:"until"`
+	Note   string           `json:"note,omitempty"`
+}
+
+// WrittenOf returns an override as files have it, but for its Hash.
+func WrittenOf(o ginlimit.Override) Written {
+	return Written{Policy: o.Policy, Client: o.Client, All: o.Client == "", Limits: o.Limits,
+		Until: o.Until.Truncate(time.Second), Note: o.Note}
+}
+
+// String returns what the override says.
+func (w Written) String() string {
+	return OverrideText(ginlimit.Override{Limits: w.Limits, Until: w.Until, Note: w.Note})
+}
+
+// Whom returns the client of an override, as part of a sentence.
+func Whom(client string) string {
+	if client == "" {
+		return "all clients"
+	}
+	return fmt.Sprintf("client %q", client)
+}
+
+// File returns overrides in force as a file has them: of one policy, or of all if it is "".
+func (o *Operator) File(ctx context.Context, policy string) ([]Written, error) {
+	all, err := o.Overrides(ctx)
+	if err != nil {
+		return nil, err
+	}
+	known, err := o.Policies(ctx)
+	if err != nil {
+		return nil, err
+	}
+	list := []Written{}
+	for _, o := range all {
+		if policy != "" && o.Policy != policy {
+			continue
+		}
+		w := WrittenOf(o)
+		if ReadsAsHash(o.Client) {
+			hash := isHash(o.Policy, known)
+			w.Hash = &hash
+		}
+		list = append(list, w)
+	}
+	return list, nil
+}
+
+// isHash reports whether clients of a policy that read as hashes are hashes in overrides: one that nobody serves may
+// have had a secret.
+func isHash(policy string, known []ginlimit.PolicyInfo) bool {
+	other := func(p ginlimit.PolicyInfo) bool { return p.Name == policy && !HasSecret(p) }
+	return !slices.ContainsFunc(known, other)
+}
+
+// Kinds of steps.
+const (
+	Adds    = "+"
+	Changes = "~"
+	Ends    = "-"
+)
+
+// Step is what a file does to one override.
+type Step struct {
+	Change string   `json:"change"` // Adds, Changes or Ends
+	New    *Written `json:"new,omitempty"`
+	Old    *Written `json:"old,omitempty"`
+	entry  Entry
+}
+
+// Override returns the override that the step makes or ends, as Redis has it.
+func (s Step) Override() ginlimit.Override { return s.entry.Override }
+
+// Steps returns what entries of a file do, or every error in them. With prune, overrides that the file does not have
+// end.
+func (o *Operator) Steps(ctx context.Context, entries []Entry, prune bool) (steps []Step, err error) {
+	want, err := o.fit(ctx, entries)
+	if err != nil {
+		return nil, err
+	}
+	all, err := o.Overrides(ctx)
+	if err != nil {
+		return nil, err
+	}
+	type id struct{ policy, client string }
+	have := map[id]Written{}
+	for _, h := range all {
+		have[id{h.Policy, h.Client}] = WrittenOf(h)
+	}
+	steps = []Step{}
+	for _, e := range want {
+		w := WrittenOf(e.Override)
+		if w.Client = e.of.Key; e.hash != HashUnsaid {
+			w.Hash = new(bool)
+			*w.Hash = e.hash == IsHash
+		}
+		s := Step{Change: Adds, New: &w, entry: e}
+		if old, is := have[id{e.Policy, e.Client}]; is {
+			delete(have, id{e.Policy, e.Client})
+			if slices.Equal(old.Limits, w.Limits) && old.Until.Equal(w.Until) && old.Note == w.Note {
+				continue
+			}
+			s.Change, s.Old = Changes, &old
+		}
+		steps = append(steps, s)
+	}
+	for _, h := range all {
+		if old, is := have[id{h.Policy, h.Client}]; is && prune {
+			end := Entry{Override: ginlimit.Override{Policy: h.Policy, Client: h.Client}}
+			steps = append(steps, Step{Change: Ends, Old: &old, entry: end})
+		}
+	}
+	return steps, nil
+}
+
+// fit returns entries with clients as their policies know them, or every error in them.
+func (o *Operator) fit(ctx context.Context, entries []Entry) (all []Entry, err error) {
+	known, err := o.Policies(ctx)
+	if err != nil {
+		return nil, err
+	}
+	variants := map[string][]ginlimit.PolicyInfo{}
+	for _, p := range known {
+		variants[p.Name] = append(variants[p.Name], p)
+	}
+	var faults faults
+	type id struct{ policy, client string }
+	seen := map[id]bool{}
+	for _, e := range entries {
+		if len(variants[e.Policy]) == 0 {
+			faults.add(e, e.line, "no process serves a policy %q", e.Policy)
+			continue
+		}
+		of, _ := LastSeen(variants[e.Policy])
+		if err := o.resolve(&e, of); err != nil {
+			need := (*Fault)(nil)
+			errors.As(err, &need)
+			faults.add(e, e.line, "%w%s", err, o.Hints[need.Need])
+			continue
+		}
+		if seen[id{e.Policy, e.Client}] {
+			faults.add(e, e.line, "policy %q has %s twice", e.Policy, Whom(e.of.Key))
+		}
+		seen[id{e.Policy, e.Client}] = true
+		all = append(all, e)
+	}
+	return all, faults.err()
+}
+
+// resolve gives an entry its client, as the policy knows it and as Redis has it. An error is a [Fault].
+func (o *Operator) resolve(e *Entry, of ginlimit.PolicyInfo) (err error) {
+	if e.all {
+		return nil
+	}
+	if e.of, err = o.Client(of, e.Client, e.hash); err == nil {
+		err = Overridable(of, e.of)
+	}
+	e.Client = o.Stored(of.Name, e.of)
+	return err
+}
+
+// Take takes steps, all or none. An error names the entries of the file.
+func (o *Operator) Take(ctx context.Context, steps []Step) error {
+	var all []ginlimit.Override
+	for _, s := range steps {
+		all = append(all, s.Override())
+	}
+	err := o.Change(ctx, all...)
+	joined, ok := err.(interface{ Unwrap() []error })
+	if !ok {
+		return err
+	}
+	var found faults
+	for _, err := range joined.Unwrap() {
+		var fault *ginlimit.OverrideError
+		if !errors.As(err, &fault) {
+			return err
+		}
+		e := steps[fault.Index].entry
+		found.add(e, e.line, "%w", fault.Err)
+	}
+	return found.err()
+}
