@@ -257,7 +257,11 @@ func (b *background) eachLog(f func(log *upkeepLog)) {
 // lost publishes the policies again, as Redis has lost them, and logs how many overrides are gone with them.
 func (b *background) lost(ctx context.Context, overrides int) error {
 	b.eachLog(func(log *upkeepLog) {
-		log.Warn("ginlimit: Redis has lost its data; blocks and bans may be gone, and so are overrides",
+		if overrides == 0 {
+			log.Warn("ginlimit: Redis has lost its data; blocks and bans may be gone")
+			return
+		}
+		log.Warn("ginlimit: Redis has lost its data; overrides are gone, and blocks and bans may be",
 			"overrides", overrides)
 	})
 	return b.published.Again(ctx)

@@ -347,8 +347,26 @@ func (p *Policy) Traits(traits.Key) (traits.Traits[Limit, *Reservation], bool) {
 	}, true
 }
 
-// TakeHashes is for packages of this module.
-func (l *Limiter) TakeHashes(traits.Key) { l.engine.Keys = clientkey.Hashes() }
+// Traits is for packages of this module.
+func (l *Limiter) Traits(traits.Key) traits.Limiter[Limit, Override] {
+	return traits.Limiter[Limit, Override]{
+		TakeHashes: func() { l.engine.Keys = clientkey.Hashes() },
+		CheckOverrides: func(ctx context.Context, all []Override) error {
+			_, err := operate(ctx, l, func(ctx context.Context) (struct{}, error) {
+				_, err := l.changes(ctx, all)
+				return struct{}{}, err
+			})
+			return err
+		},
+		CheckBlock: func(limits []Limit, d time.Duration) error {
+			set, err := newLimitSet(limits)
+			if err == nil {
+				err = set.checkBlockable(d)
+			}
+			return err
+		},
+	}
+}
 
 // lower takes at most limit tokens of a client's only limit, down to a floor, and no slot: to returns both.
 func (p *Policy) lower(ctx context.Context, client string, to func(Limit) (floor, limit int)) error {

@@ -39,6 +39,17 @@ type Traits[Limit, Reservation any] struct {
 	Wait    func(ctx context.Context, client string, n int, w Waiting) error
 }
 
+// Limiter is what a limiter does for the tools of operators, in the root's types.
+type Limiter[Limit, Override any] struct {
+	// TakeHashes has clients given as the hashes that Redis has of them.
+	TakeHashes func()
+
+	// CheckOverrides returns what is wrong with overrides, and CheckBlock why limits cannot be blocked for so long, as
+	// the methods that make them do.
+	CheckOverrides func(ctx context.Context, all []Override) error
+	CheckBlock     func(limits []Limit, d time.Duration) error
+}
+
 // Waiting is how a request waits.
 type Waiting struct {
 	Since  time.Time     // when it came: it stands before those that came later

@@ -202,25 +202,31 @@ func (o *Operator) tryDecisions(ctx context.Context, f *findings) {
 	}
 }
 
+// maxNamed is how many policies a sentence names.
+const maxNamed = 3
+
 // examinePolicies looks at what processes have published, and at the overrides.
 func (o *Operator) examinePolicies(ctx context.Context, f *findings) {
 	all, err := o.Policies(ctx)
 	f.addEviction(all)
-	variants := map[string]int{}
+	names := map[string]bool{}
 	for _, p := range all {
-		variants[p.Name]++
+		names[p.Name] = true
 	}
+	differing := Differing(all)
 	switch {
 	case err != nil:
 		f.failed("", "policies", Problem, "", err)
 	case len(all) == 0:
 		f.add("", "policies", Warning, fmt.Sprintf("none under the prefix %s in the last minutes", o.shownPrefix()),
 			"check the prefix, and whether the application runs and may publish: see its log")
-	case len(all) > len(variants):
-		f.add("", "policies", Warning, fmt.Sprintf("%d, of which processes serve %d variants", len(variants), len(all)),
-			"wait for the rollout to end, or see ginlimit policies for what differs")
+	case len(differing) > 0:
+		some := strings.Join(differing[:min(len(differing), maxNamed)], ", ")
+		f.add("", "policies", Warning, fmt.Sprintf("%d of %d have different limits or options in different processes, "+
+			"such as %s", len(differing), len(names), some),
+			"wait for the rollout to end: a process that has gone is seen for three minutes; see ginlimit policies")
 	default:
-		f.add("", "policies", Fine, fmt.Sprintf("%d are served", len(variants)), "")
+		f.add("", "policies", Fine, fmt.Sprintf("%d are served", len(names)), "")
 	}
 	if overrides, err := o.Overrides(ctx); err != nil {
 		f.failed("", "overrides", Problem, "", err)

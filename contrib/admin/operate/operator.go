@@ -123,15 +123,46 @@ func (o *Operator) Find(ctx context.Context, name string) (ginlimit.PolicyInfo, 
 	return last, n, nil
 }
 
-// LastSeen returns the variant of a policy that an operator is about, and how many there are of its kind: rather
-// those that are no dry run, and of these those that a handler serves.
+// LastSeen returns the variant of a policy that an operator is about, and how many of its kind have different limits
+// or options: rather those that are no dry run, and of these those that a handler serves.
 func LastSeen(all []ginlimit.PolicyInfo) (ginlimit.PolicyInfo, int) {
 	for _, isOther := range []func(ginlimit.PolicyInfo) bool{IsDryRun, isOfMethods} {
 		if some := slices.DeleteFunc(slices.Clone(all), isOther); len(some) > 0 {
 			all = some
 		}
 	}
-	return slices.MaxFunc(all, func(a, b ginlimit.PolicyInfo) int { return a.Seen.Compare(b.Seen) }), len(all)
+	different := map[string]bool{}
+	for _, p := range all {
+		different[settings(p)+p.Key] = true
+	}
+	last := slices.MaxFunc(all, func(a, b ginlimit.PolicyInfo) int { return a.Seen.Compare(b.Seen) })
+	return last, len(different)
+}
+
+// settings returns what the variants of a policy have in common, unless a rollout changes more than the version.
+func settings(p ginlimit.PolicyInfo) string {
+	return fmt.Sprint(p.Limits, p.Headers, p.Options, p.Floor, p.Lease, p.Plans)
+}
+
+// Differing returns the names of the policies that processes serve with different limits, options or keys, in order.
+// A dry run may be beside another policy, and a handler's beside one of methods.
+func Differing(all []ginlimit.PolicyInfo) (names []string) {
+	seen := map[string]string{}
+	note := func(p ginlimit.PolicyInfo, what, text string) {
+		what = fmt.Sprint(what, IsDryRun(p), p.Name)
+		if before, is := seen[what]; is && before != text {
+			names = append(names, p.Name)
+		}
+		seen[what] = text
+	}
+	for _, p := range all {
+		note(p, "settings", settings(p))
+		if p.Handler {
+			note(p, "key", p.Key)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 // dryRun is the option of a policy that only tries its limits.
@@ -178,7 +209,7 @@ func (o *Operator) policy(to Target, limits []ginlimit.Limit) (*ginlimit.Policy,
 		return nil, err
 	}
 	if to.Client.Hashed {
-		limiter.TakeHashes(traits.Key{})
+		limiter.Traits(traits.Key{}).TakeHashes()
 	}
 	return limiter.Policy(to.Info.Name, opts...)
 }

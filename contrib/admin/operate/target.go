@@ -8,6 +8,7 @@ import (
 
 	"github.com/ginlimit/ginlimit"
 	"github.com/ginlimit/ginlimit/internal/clientkey"
+	"github.com/ginlimit/ginlimit/internal/traits"
 )
 
 // Target is a client under a policy.
@@ -16,8 +17,11 @@ type Target struct {
 	Client   Client
 	Override *ginlimit.Override // that holds for the client, or nil
 	Hidden   bool               // it may have slots that only the application knows
+	Tenant   string             // of a policy with shares, or "" for all
 	policy   *ginlimit.Policy
 	replaced *ginlimit.Policy // with the limits that the override replaces, or nil
+	own      []ginlimit.Limit // of policy
+	base     []ginlimit.Limit // of replaced
 }
 
 // Target returns a client under a policy. The limits are as given, else as an override or the policy has them.
@@ -53,7 +57,9 @@ func (o *Operator) Target(
 		if to.replaced, err = o.policy(to, base); err != nil {
 			return to, err
 		}
+		to.base = base
 	}
+	to.own = own
 	to.policy, err = o.policy(to, own)
 	return to, err
 }
@@ -138,20 +144,64 @@ func (o *Operator) Change(ctx context.Context, all ...ginlimit.Override) error {
 	return o.limiters[0].OverrideAll(ctx, all...)
 }
 
+// Check returns why Change would not make overrides.
+func (o *Operator) Check(ctx context.Context, all ...ginlimit.Override) error {
+	return o.limiters[0].Traits(traits.Key{}).CheckOverrides(ctx, all)
+}
+
+// Before returns the limits that an override of a client would replace, or of all clients if it is the zero Client.
+func (o *Operator) Before(ctx context.Context, of ginlimit.PolicyInfo, c Client) (string, error) {
+	found, err := o.overrideOf(ctx, of, c)
+	if err != nil || found == nil {
+		return LimitsText(of.Limits, of.Options), err
+	}
+	return LimitsText(found.Limits, nil) + ", of an override", nil
+}
+
 // Status returns a Result for each limit of the client. A policy with shares needs a tenant.
 func (o *Operator) Status(ctx context.Context, to Target, tenant string) ([]ginlimit.Result, error) {
-	policy := to.policy
-	switch shared := HasShares(to.Info); {
-	case shared && tenant == "":
+	if HasShares(to.Info) && tenant == "" {
 		return nil, needs(NeedsTenant, "policy %q is shared by tenants", to.Info.Name)
-	case !shared && tenant != "":
-		return nil, fault("policy %q has no tenants", to.Info.Name)
-	case shared && to.Client.Hashed:
-		return nil, needs(NeedsNoHash, "policy %q is shared by tenants", to.Info.Name)
-	case shared:
-		policy = policy.Share(tenant, 1)
 	}
-	return policy.Status(ctx, to.Client.Key)
+	to, err := to.Of(tenant)
+	if err != nil {
+		return nil, err
+	}
+	return to.policy.Status(ctx, to.Client.Key)
+}
+
+// Of returns the target of a tenant, or of all if it is "".
+func (t Target) Of(tenant string) (Target, error) {
+	switch shared := HasShares(t.Info); {
+	case tenant == "":
+		return t, nil
+	case !shared:
+		return t, fault("policy %q has no tenants", t.Info.Name)
+	case t.Client.Hashed:
+		return t, needs(NeedsNoHash, "policy %q is shared by tenants", t.Info.Name)
+	}
+	t.Tenant, t.policy = tenant, t.policy.Share(tenant, 1)
+	if t.replaced != nil {
+		t.replaced = t.replaced.Share(tenant, 1)
+	}
+	return t, nil
+}
+
+// CheckBlock returns why the client cannot be blocked for a time.
+func (o *Operator) CheckBlock(t Target, d time.Duration) error {
+	const instead = "an override with the limit prohibited denies a client everything"
+	switch {
+	case HasShares(t.Info):
+		return fault("policy %q is shared by tenants, and has no blocks; %s", t.Info.Name, instead)
+	case !slices.ContainsFunc(t.own, isNotInFlight):
+		return fault("policy %q limits requests in flight alone, and has no blocks; %s", t.Info.Name, instead)
+	}
+	check := o.limiters[0].Traits(traits.Key{}).CheckBlock
+	err := check(t.own, d)
+	if err == nil && t.base != nil {
+		err = check(t.base, d)
+	}
+	return err
 }
 
 // Block denies the client everything for a time.
@@ -171,6 +221,11 @@ func (t Target) change(do func(*ginlimit.Policy) error) error {
 		err = do(t.replaced)
 	}
 	return err
+}
+
+// Prohibits reports that limits deny everything.
+func Prohibits(limits []ginlimit.Limit) bool {
+	return slices.ContainsFunc(limits, func(l ginlimit.Limit) bool { return l.Rate == 0 && l.InFlight == 0 })
 }
 
 func isInFlight(l ginlimit.Limit) bool { return l.InFlight > 0 }
