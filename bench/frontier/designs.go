@@ -86,7 +86,7 @@ type synced struct {
 	store windows
 	next  int // synchronizations so far, by all in turns
 	all   []struct {
-		windows        // what it has admitted and not yet sent is windows.now
+		windows         // what it has admitted and not yet sent is windows.now
 		left    float64 // as the store said
 	}
 }

@@ -24,7 +24,7 @@ var lives = []time.Duration{20 * time.Millisecond, 50 * time.Millisecond, 200 * 
 func TestTheLimitIsKeptAndUsed(t *testing.T) {
 	tested, length := cells(), 10*time.Second
 	if !*all {
-		tested, length = []cell{{2, moves, bursts}}, 1500 * time.Millisecond
+		tested, length = []cell{{2, moves, bursts}}, 1500*time.Millisecond
 	}
 	measured, promises, order := map[string]map[cell]figures{}, map[string]promise{}, []string{}
 	add := func(name string, p promise, c cell, o outcome, requests []request) figures {

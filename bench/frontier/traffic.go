@@ -61,7 +61,9 @@ type cell struct {
 	shape     shape
 }
 
-func (c cell) String() string { return fmt.Sprintf("%d processes, %s, %s", c.processes, c.split, c.shape) }
+func (c cell) String() string {
+	return fmt.Sprintf("%d processes, %s, %s", c.processes, c.split, c.shape)
+}
 
 // cells returns all.
 func cells() (all []cell) {
