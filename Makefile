@@ -30,10 +30,10 @@ busy: ## RUNS runs of these tests beside four busy loops, each also with the rac
 	@loops=; for i in 1 2 3 4; do sh -c 'while :; do :; done' & loops="$$loops $$!"; done; trap "kill $$loops" EXIT; \
 	for run in $$(seq $(RUNS)); do echo "run $$run"; go test -count=1 -timeout 30m ./... && GOMAXPROCS=1 go test -race -count=1 -timeout 30m ./... || exit 1; done
 
-# What has goroutines, but for those that simulate several processes. The modules of example/ and tests/integration have
+# What has goroutines, but for those that simulate several processes. Two modules of example/ and tests/integration have
 # parts of make nightly.
-RACY = $(shell go list ./... | grep -v -E '/tests/(simulation|fair)$$|/internal(/(bucket|calendar|gintrust|httpfields|rules|wire))?$$') \
-	$(patsubst %,./%/...,$(filter-out . tests/integration example/%,$(MODULES)))
+RACY = $(shell go list ./... | grep -v -E '/tests/(simulation|fair|model)$$|/internal(/(bucket|calendar|gintrust|httpfields|rules|wire))?$$') \
+	$(patsubst %,./%/...,$(filter-out . tests/integration example/browser example/postgres,$(MODULES)))
 
 # One workspace has all modules, so that what they share is compiled and checked once.
 WORKSPACE = { [ -n "$$GOWORK" ] || .ci/workspace $(BIN)/pinned; } && export GOWORK=$${GOWORK:-$(BIN)/pinned/go.work}

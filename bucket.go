@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -29,6 +30,7 @@ type limitSet struct {
 	unlimited  Limit   // one that is never counted, if there is one
 	prohibited Limit   // one that denies everything, if there is one
 	slots      int     // requests in flight; 0 is any number
+	local      bool    // counted in this process alone
 }
 
 // newLimitSet checks limits and reports every fault in them.
@@ -94,32 +96,22 @@ func (s *limitSet) findTwins(before []Limit, last Limit, twin func(Limit)) {
 	}
 }
 
-// checkBlock reports the limits that cannot be blocked for d, as it is too long.
-func (s *limitSet) checkBlock(d time.Duration) error {
-	var errs []error
-	set := s.rules.Now()
-	for i, l := range s.limits {
-		if longest := set.MaxBlock(i); wholeMillis(d) > longest {
-			errs = append(errs, fmt.Errorf("%w: a block of %s is too long under %s: at most %s",
-				ErrInvalidArgument, d, l, millis(longest)))
-		}
-	}
-	return errors.Join(errs...)
-}
-
 // policyLimits are limits with what a policy adds to them: its floor, ban, slots, shares and leases. They do
 // not change.
 type policyLimits struct {
 	*limitSet
 	fields []httpfields.Limit // of the limits that are counted, then of the one that prohibits or the slots
+	renews bool               // in a calendar period, another set counts
 }
 
 // newLimits returns limits as a policy counts them, and every error in them. A client's own limits have the
 // policy's slots unless they name others; With gives no more slots. In this process alone nothing is leased.
 func (c *countConfig) newLimits(name string, limits []Limit, slots int, local bool) (*policyLimits, error) {
 	s, err := newLimitSet(limits)
-	s.name = name
-	s.leave(c.floor)
+	s.name, s.local = name, local
+	if i := s.rules.Leave(int64(c.floor)); i >= 0 { // the first limit that holds no more prohibits
+		s.prohibit(i)
+	}
 	if s.slots == 0 || c.fewerSlots && slots > 0 && s.slots > slots {
 		s.slots = slots
 	}
@@ -138,7 +130,7 @@ func (c *countConfig) newLimits(name string, limits []Limit, slots int, local bo
 		}
 	}
 	s.rules.KeepShare()
-	return &policyLimits{s, fieldsOf(s)}, err
+	return &policyLimits{s, fieldsOf(s), s.rules.Ends() != 0}, err
 }
 
 // checkLeft reports that a floor leaves nothing of limits.
@@ -158,14 +150,18 @@ func (c *countConfig) checkLeft(of *policyLimits) error {
 func fieldsOf(s *limitSet) []httpfields.Limit {
 	var fields []httpfields.Limit
 	for _, l := range s.limits {
-		fields = append(fields, httpfields.Limit{Name: l.per(), Quota: int64(l.burst())})
+		fields = append(fields, httpfields.Limit{
+			Name: l.per(), Quota: int64(l.burst()), Tokens: strconv.Itoa(l.burst()),
+		})
 	}
 	switch {
 	case s.rules.Prohibits():
-		fields = append(fields, httpfields.Limit{Name: s.prohibited.per(), Detail: httpfields.ProhibitedDetail})
+		fields = append(fields, httpfields.Limit{
+			Name: s.prohibited.per(), Detail: httpfields.ProhibitedDetail, Tokens: strconv.Itoa(s.prohibited.burst()),
+		})
 	case s.slots > 0:
 		fields = append(fields, httpfields.Limit{
-			Name: slotsName, Quota: int64(s.slots), Unit: httpfields.ConcurrentRequests,
+			Name: slotsName, Quota: int64(s.slots), Unit: httpfields.ConcurrentRequests, Tokens: strconv.Itoa(s.slots),
 		})
 	}
 	inFlight := slices.ContainsFunc(s.given, Limit.isSlots)
@@ -174,20 +170,17 @@ func fieldsOf(s *limitSet) []httpfields.Limit {
 	return fields
 }
 
-// fieldOf returns the index in the header fields of a resource.
+// fieldOf returns the index in the header fields of a resource: the last if it prohibits, or is the slots.
 func (l *policyLimits) fieldOf(resource int) int {
-	if resource >= 0 && resource < len(l.limits) {
-		return resource
-	}
-	return len(l.limits) // it prohibits, or is the slots
+	return int(min(uint(resource), uint(len(l.limits))))
 }
 
 // result returns the Result of an answer under the set.
-func (s *limitSet) result(e *engine.Engine, a *engine.Answer) Result {
+func (s *limitSet) result(a *engine.Answer) Result {
 	r := Result{
 		Allowed: a.Allowed, Granted: int(a.Granted), Limit: s.unlimited, Name: s.name,
 		Remaining: int(min(a.Remaining, math.MaxInt)), RetryAfter: a.RetryAfter, ResetAfter: a.ResetAfter,
-		Source: sourceOf(e, a.Source), Cause: causeOf(&s.rules, a),
+		Source: sources[a.Source],
 	}
 	switch {
 	case a.Resource == rules.Prohibited:
@@ -199,13 +192,19 @@ func (s *limitSet) result(e *engine.Engine, a *engine.Answer) Result {
 	case s.unlimited == Limit{}: // only requests in flight or a ban are counted
 		r.Limit = Unlimited()
 	}
+	if s.local && r.Source == FromRedis {
+		r.Source = FromLocal
+	}
+	if !r.Allowed {
+		r.Cause = causeOf(&s.rules, a)
+	}
 	return r
 }
 
 // rows returns the status of each limit, in the order given; slots that a client's own limits do not
 // name come last.
-func (s *limitSet) rows(e *engine.Engine, a *engine.Answer) []Result {
-	source, given := sourceOf(e, a.Source), s.given
+func (s *limitSet) rows(a *engine.Answer) []Result {
+	source, given := s.result(a).Source, s.given
 	if s.slots > 0 && !slices.ContainsFunc(given, Limit.isSlots) {
 		given = append(slices.Clone(given), InFlight(s.slots))
 	}
@@ -269,7 +268,7 @@ func (s *limitSet) window(limit int, set *rules.Set) time.Duration {
 	return s.prohibited.Period
 }
 
-// checkBlockable reports why the limits cannot be blocked for d.
+// checkBlockable reports why the limits cannot be blocked for d: none can, or for each for which it is too long.
 func (s *limitSet) checkBlockable(d time.Duration) error {
 	switch {
 	case d <= 0:
@@ -282,14 +281,15 @@ func (s *limitSet) checkBlockable(d time.Duration) error {
 	case len(s.limits) == 0 && !s.rules.Prohibits():
 		return fmt.Errorf("%w: %s is never counted, so it has no bucket to block", ErrInvalidArgument, s.unlimited)
 	}
-	return s.checkBlock(d)
-}
-
-// leave reserves tokens of each limit for others. The first limit that holds no more prohibits.
-func (s *limitSet) leave(floor int) {
-	if i := s.rules.Leave(int64(floor)); i >= 0 {
-		s.prohibit(i)
+	var errs []error
+	set := s.rules.Now()
+	for i, l := range s.limits {
+		if longest := set.MaxBlock(i); wholeMillis(d) > longest {
+			errs = append(errs, fmt.Errorf("%w: a block of %s is too long under %s: at most %s",
+				ErrInvalidArgument, d, l, millis(longest)))
+		}
 	}
+	return errors.Join(errs...)
 }
 
 // prohibit follows the rules, which deny everything because of a limit.

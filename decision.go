@@ -30,13 +30,14 @@ type part struct {
 	keyErr error // why there is no key
 	hasKey bool  // it was looked for
 	hasN   bool  // the cost is known
-	asked  bool  // it has everything that a decision needs
+	asked  bool  // it had everything that a decision needs
 	dry    bool  // it decides apart, and never denies
 	phase  phase
 	n      int // tokens that the request takes
 	limits *policyLimits
-	ask    *engine.Ask // nil if nobody is asked
-	answer *engine.Answer
+	ask    *engine.Ask    // nil if nobody is asked, or the request has been answered
+	answer *engine.Answer // likewise
+	hash   uint64         // of the key; 0 if no bucket was asked
 	result Result
 }
 
@@ -50,48 +51,31 @@ type decision struct {
 	began   time.Time       // if there are observers
 	slots   bool            // it may take some
 
-	one *memory // of one policy; nil if there are several
+	one *memory // for the question of one policy; nil if there are several
 }
 
-// memory is what a decision of one policy needs.
+// memory is for one question.
 type memory struct {
-	parts    [1]part
 	asks     [1]engine.Ask
 	answers  [1]engine.Answer
 	statuses [1]rules.Status
 }
 
-// begin begins a decision of several policies of a limiter, which are then filled in.
-func (d *decision) begin(policies int, l *Limiter) {
-	if policies > 1 {
-		d.parts = make([]part, policies)
-	} else {
-		if d.one == nil {
-			d.one = new(memory)
-		}
-		d.parts = d.one.parts[:]
-	}
-	if d.limiter = l; l.observers != nil {
-		d.began = time.Now()
-	}
-}
-
-// add adds what is asked of a policy.
-func (d *decision) add(i int, ask engine.Ask) {
-	t := &d.parts[i]
-	d.slots = d.slots || t.limits.slots > 0
-	if len(d.parts) == 1 {
-		d.asks, d.answers = d.one.asks[:], d.one.answers[:]
-		d.answers[0].Statuses = d.one.statuses[:0]
-		t.answer = &d.answers[0]
+// add adds a question of a policy, which the caller fills in.
+func (d *decision) add(i int) *engine.Ask {
+	t, one := &d.parts[i], d.one
+	t.asked, d.slots = true, d.slots || t.limits.slots > 0
+	if one != nil {
+		d.asks, d.answers, t.answer = one.asks[:], one.answers[:], &one.answers[0]
+		*t.answer = engine.Answer{Statuses: one.statuses[:0]}
 		if !t.dry {
 			d.live = 1
 		}
 	} else if d.asks == nil {
 		d.asks = make([]engine.Ask, len(d.parts))
 	}
-	d.asks[i] = ask
 	t.ask = &d.asks[i]
+	return t.ask
 }
 
 // arrange brings the questions of several policies into the order in which they are decided: dry runs last.
@@ -128,15 +112,13 @@ func (d *decision) arrange() {
 // take decides on the request by the policies in force, and by dry runs at the same time. It returns the policy in
 // force that has no decision, and why. The request says how it waits.
 func (d *decision) take(ctx context.Context, r engine.Request) (failed *part, why failure) {
-	if len(d.asks) == 0 {
-		return nil, failure{}
-	}
 	r.Asks, r.Answers, r.Trials = d.asks, d.answers, len(d.asks)-d.live
-	err := d.limiter.engine.Take(ctx, r)
-	if err == nil {
-		return nil, failure{}
+	if len(d.asks) > 0 {
+		if err := d.limiter.engine.Take(ctx, r); err != nil {
+			return d.undecided(err)
+		}
 	}
-	return d.undecided(err)
+	return nil, failure{}
 }
 
 // leaveOutTrials leaves out the dry runs that have no decision. A function learns why.
@@ -185,32 +167,32 @@ func (d *decision) partOf(ask int) *part {
 // failed request only what dry runs decided. It returns the part in force that denies for longest, or nil if the
 // request is allowed.
 func (d *decision) judge(ctx context.Context, failed bool) (denial *part) {
-	var few [4]*part // on the stack
-	judged := few[:0]
 	for i := range d.parts {
 		t := &d.parts[i]
 		if t.phase != undecided || t.answer == nil || !t.answer.Decided || failed && !t.dry {
 			continue
 		}
-		t.phase, t.result = settled, t.limits.result(d.limiter.engine, t.answer)
+		t.phase, t.hash, t.result = settled, t.answer.Hash, t.limits.result(t.answer)
+		if t.result.Allowed {
+			continue
+		}
 		if t.answer.BusyCost > 0 {
 			t.policy.warnBurst(ctx, t.answer, t.result)
 		}
-		if !t.result.Allowed && !t.dry && (denial == nil || t.result.closerThan(denial.result)) {
+		if !t.dry && (denial == nil || t.result.closerThan(denial.result)) {
 			denial = t
 		}
-		judged = append(judged, t)
 	}
-	if d.limiter.observers == nil {
-		return denial
-	}
-	for _, t := range judged {
-		if t.dry || t.result.Allowed == (denial == nil) {
+	for i := 0; d.limiter.observers != nil && i < len(d.parts); i++ {
+		if t := &d.parts[i]; t.decides() && (t.dry || t.result.Allowed == (denial == nil)) {
 			d.record(ctx, t, outcomeOf(t.result, nil), t.result.Allowed, failure{store: t.answer.Err})
 		}
 	}
 	return denial
 }
+
+// decides reports whether limits of the policy have decided, rather than a list.
+func (t *part) decides() bool { return t.asked && t.phase == settled }
 
 // record reports to observers what a policy decided.
 func (d *decision) record(ctx context.Context, t *part, outcome Outcome, allowed bool, why failure) {
@@ -329,8 +311,9 @@ func (l *Limiter) settle(ctx context.Context, actual []int64, charges []engine.C
 func (t *part) recordSettled(ctx context.Context, began time.Time, actual int64, left *engine.Answer) {
 	p, r := t.policy, t.result
 	if left.Decided {
-		r = t.limits.result(p.limiter.engine, left)
+		r = t.limits.result(left)
 	}
+	r.Granted = int(actual) - t.result.Granted
 	o := observation{p.limiter.observers, began, Event{Name: p.name, DryRun: p.dryRun}, t.client}
 	o.record(ctx, OutcomeSettled, int(actual), true, r, failure{})
 }

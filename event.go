@@ -20,6 +20,7 @@ type Event struct {
 	Source     Source        // where the decision was made; FromPolicy if no limit was checked, and without a decision
 	Cause      Cause         // why the request is denied; 0 if it is not
 	Cost       int           // tokens requested; of a settlement, what the work took
+	Charged    int           // tokens taken; of a settlement, how many more, or given back if negative
 	Duration   time.Duration // of the decision; of a [Policy.Wait], the whole wait
 	Waited     time.Duration // the part of Duration spent waiting for tokens or a slot (see [WithQueue])
 	Reason     Reason        // why Redis did not decide, or why there is no decision; else ""
@@ -70,12 +71,12 @@ func (o *observation) record(ctx context.Context, outcome Outcome, n int, allowe
 		r.Source = FromPolicy
 	}
 	if outcome == OutcomeFailed { // the last try of a Wait may have been denied
-		r.Cause = 0
+		r.Cause, r.Granted = 0, 0
 	}
 	o.event.Duration = time.Since(o.start)
 	o.event.Outcome, o.event.Cost, o.event.Allowed = outcome, n, allowed
 	o.event.Limit, o.event.Remaining, o.event.ResetAfter = r.Limit, r.Remaining, r.ResetAfter
-	o.event.Source, o.event.Cause = r.Source, r.Cause
+	o.event.Source, o.event.Cause, o.event.Charged = r.Source, r.Cause, r.Granted
 	for _, observe := range o.observers {
 		observe(ctx, o.event, o.client)
 	}

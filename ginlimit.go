@@ -26,6 +26,7 @@ import (
 	"log/slog"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -39,6 +40,7 @@ import (
 	"github.com/ginlimit/ginlimit/internal/redisstore"
 	"github.com/ginlimit/ginlimit/internal/throttle"
 	"github.com/ginlimit/ginlimit/internal/upkeep"
+	"github.com/ginlimit/ginlimit/internal/wire"
 )
 
 // NewLimiter returns a limiter whose buckets are in Redis, which need not be reachable yet. It
@@ -119,6 +121,7 @@ type Limiter struct {
 	engine    *engine.Engine
 	rdb       redis.UniversalClient // nil without Redis
 	questions sync.Pool             // of *question
+	decisions sync.Pool             // of *decision, each of one policy
 	addresses gintrust.Warnings     // of addresses that clients can spoof, or that Gin cannot read
 	overrides *overrides.View[[]Limit]
 	published *published.Limiter
@@ -169,10 +172,26 @@ type background struct {
 
 // newBackground returns the background of a client and prefix. Without upkeep it does nothing by itself.
 func newBackground(u *upkeep.Upkeep, o overrides.Store, p published.Store) *background {
-	return &background{
-		upkeep: u, published: published.New(p, "P"+rand.Text()[:maxProcess], u),
-		overrides: overrides.New(overrides.Config[[]Limit]{Store: o, Upkeep: u, Limits: readLimits}),
+	b := &background{upkeep: u, published: published.New(p, "P"+rand.Text()[:maxProcess], u)}
+	b.overrides = overrides.New(overrides.Config[[]Limit]{
+		Store: o, Upkeep: u, Limits: readLimits, Publication: b.published.Last, Lost: b.lost,
+	})
+	return b
+}
+
+// maxOverrideLimits is how many limits an override has at most.
+const maxOverrideLimits = 16
+
+// readLimits reads the limits of an override. Others than this package can have written them.
+func readLimits(text string) ([]Limit, error) {
+	if n := strings.Count(text, limitSeparator) + 1; n > maxOverrideLimits {
+		return nil, invalid("%d limits; want at most %d", n, maxOverrideLimits)
 	}
+	limits, err := splitLimits(text)
+	if err == nil {
+		_, err = newLimitSet(limits)
+	}
+	return limits, err
 }
 
 // inProcess has the background of each client and prefix. Only the process knows which limiters it has, as [New] makes
@@ -211,6 +230,54 @@ func (b *background) join(l *Limiter) (leave func()) {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		b.logs = slices.DeleteFunc(b.logs, func(other *upkeepLog) bool { return other == log })
+	}
+}
+
+// upkeepLog is where a limiter's log says what fails in the background.
+type upkeepLog struct {
+	*slog.Logger
+	failures throttle.Log
+	denied   sync.Once
+}
+
+// failed logs why overrides cannot be read or policies not be published, once in each log.
+func (b *background) failed(err error) { b.eachLog(func(log *upkeepLog) { log.failed(err) }) }
+
+func (b *background) eachLog(f func(log *upkeepLog)) {
+	b.mu.Lock()
+	logs := slices.Clone(b.logs)
+	b.mu.Unlock()
+	for i, log := range logs {
+		if !slices.ContainsFunc(logs[:i], func(before *upkeepLog) bool { return before.Logger == log.Logger }) {
+			f(log)
+		}
+	}
+}
+
+// lost publishes the policies again, as Redis has lost them, and logs how many overrides are gone with them.
+func (b *background) lost(ctx context.Context, overrides int) error {
+	b.eachLog(func(log *upkeepLog) {
+		log.Warn("ginlimit: Redis has lost its data; blocks and bans may be gone, and so are overrides",
+			"overrides", overrides)
+	})
+	return b.published.Again(ctx)
+}
+
+func (l *upkeepLog) failed(err error) {
+	reason := "" // without Redis other lines say so
+	switch {
+	case redisstore.IsDenied(err):
+		l.denied.Do(func() {
+			l.Warn("ginlimit: the user of Redis may not read overrides or publish policies; trying every ten minutes",
+				"reason", redisstore.Word(err))
+		})
+	case redisstore.IsErrorReply(err):
+		reason = redisstore.Word(err)
+	case errors.Is(err, wire.ErrUnreadable), errors.Is(err, ErrInvalidArgument):
+		reason = "unreadable"
+	}
+	if reason != "" && l.failures.Allow() {
+		l.Warn("ginlimit: overrides cannot be read, or policies not be published", "reason", reason)
 	}
 }
 
@@ -259,7 +326,8 @@ type Transition struct {
 }
 
 // Stats are the figures of a limiter. Batches, Decisions, Leased and Transitions count from when it
-// was made. For [NewLocal] only Slots, Bans, Overrides and LocalBuckets are not zero.
+// was made. For [NewLocal] only Slots, Bans, Overrides, LocalBuckets and Waiting
+// are not zero.
 type Stats struct {
 	Servers      int                   // of Redis that decisions are sent to; one while they are not known yet
 	LostServers  int                   // of these, with an open circuit breaker
@@ -275,6 +343,7 @@ type Stats struct {
 	Remembered   int                   // denials in the deny cache that are still valid
 	Overrides    int                   // in force and known to this process: see [Limiter.Override]
 	LocalBuckets int                   // in this process, full ones too until they are forgotten
+	Waiting      map[string]int        // callers that wait for tokens or a slot, by policy; nil if there is no policy
 	Transitions  map[Transition]uint64 // of the circuit breakers of all servers; nil if there were none
 }
 
@@ -296,5 +365,19 @@ func (l *Limiter) Stats() Stats {
 		}
 		s.Transitions[Transition{t.To, Reason(t.Reason)}] = n
 	}
+	s.Waiting = l.waiting()
 	return s
+}
+
+// waiting returns how many callers wait, by policy.
+func (l *Limiter) waiting() (all map[string]int) {
+	l.policies.mu.Lock()
+	defer l.policies.mu.Unlock()
+	for name, p := range l.policies.taken {
+		if all == nil {
+			all = make(map[string]int, len(l.policies.taken))
+		}
+		all[name] = int(p.waiting.Load())
+	}
+	return all
 }

@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"net/netip"
 	"reflect"
-	"runtime"
 	"strconv"
 	"strings"
 
@@ -131,7 +130,7 @@ func kindOfKey(f KeyFunc) string {
 	if f == nil {
 		f = ByClientIP
 	}
-	name := runtime.FuncForPC(reflect.ValueOf(f).Pointer()).Name()
+	name := funcName(f)
 	short, ok := strings.CutPrefix(name, reflect.TypeFor[KeyFunc]().PkgPath()+".")
 	if !ok {
 		return name[strings.LastIndexByte(name, '/')+1:]
@@ -231,33 +230,20 @@ func (bits byClientIPPrefix) key(c *gin.Context) (string, error) {
 func byAddress(c *gin.Context, v4, v6 int) (string, error) {
 	decides, _ := c.Get(stateKey)
 	if finder, ok := decides.(addressFinder); ok {
-		return finder.findAddress(c).key(v4, v6)
+		return keyOfAddress(finder.findAddress(c), v4, v6)
 	}
-	return clientAddressOf(c).key(v4, v6)
+	return keyOfAddress((*gintrust.Trust)(nil).ClientAddress(c, nil, nil), v4, v6)
 }
 
-// clientAddress is the address of a request's client, as [gintrust.ClientAddress] returns it.
-type clientAddress struct {
-	addr  netip.Addr
-	text  string
-	ok    bool
-	known bool // Gin was asked
-}
-
-func clientAddressOf(c *gin.Context) clientAddress {
-	addr, text, ok := gintrust.ClientAddress(c)
-	return clientAddress{addr, text, ok, true}
-}
-
-// key returns the key of the address.
-func (a clientAddress) key(v4, v6 int) (string, error) {
+// keyOfAddress returns the key of a client's address.
+func keyOfAddress(a gintrust.Address, v4, v6 int) (string, error) {
 	switch {
-	case !a.ok:
-		return "", unreadable(a.text)
-	case v4 == clientkey.BitsV4 && a.text != "":
-		return a.text, nil // without an allocation
+	case !a.OK:
+		return "", unreadable(a.Text)
+	case v4 == clientkey.BitsV4 && a.Text != "":
+		return a.Text, nil // without an allocation
 	}
-	return clientkey.Address(a.addr, v4, v6), nil
+	return clientkey.Address(a.Addr, v4, v6), nil
 }
 
 // unreadable is the error of a client's address that is none.
@@ -267,7 +253,7 @@ func unreadable(address string) error {
 
 // addressFinder finds the address of a request's client, and learns that it is used.
 type addressFinder interface {
-	findAddress(*gin.Context) clientAddress
+	findAddress(*gin.Context) gintrust.Address
 }
 
 // stateKey is where a [gin.Context] keeps the newest state of a request, an addressFinder.

@@ -100,7 +100,7 @@ func (p *Policy) observe(client string) observation {
 func (q *question) putBack() { q.policy.limiter.questions.Put(q) }
 
 // result returns the Result of the answer.
-func (q *question) result() Result { return q.set.result(q.policy.limiter.engine, &q.answers[0]) }
+func (q *question) result() Result { return q.set.result(&q.answers[0]) }
 
 // take takes the tokens of the question. The request says how it waits.
 func (q *question) take(ctx context.Context, r engine.Request) error {
@@ -249,11 +249,10 @@ func (p *Policy) Status(ctx context.Context, client string) ([]Result, error) {
 	defer q.putBack()
 	ctx, cancel := q.rest(ctx)
 	defer cancel()
-	e := p.limiter.engine
-	if err := e.Status(ctx, &q.asks[0], &q.answers[0]); err != nil {
+	if err := p.limiter.engine.Status(ctx, &q.asks[0], &q.answers[0]); err != nil {
 		return nil, err
 	}
-	return q.set.rows(e, &q.answers[0]), nil
+	return q.set.rows(&q.answers[0]), nil
 }
 
 // Refund gives n tokens, at least 1, back to a client in each limit, up to a full bucket, also

@@ -78,6 +78,7 @@ func FirstOf(policies ...*Policy) gin.HandlerFunc {
 				s.serve(c)
 				return
 			}
+			s.end()
 		}
 	}
 }

@@ -3,10 +3,10 @@
 package ginlimit
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -19,17 +19,14 @@ import (
 	"github.com/ginlimit/ginlimit/internal/goroutine"
 	"github.com/ginlimit/ginlimit/internal/overrides"
 	"github.com/ginlimit/ginlimit/internal/published"
-	"github.com/ginlimit/ginlimit/internal/redisstore"
-	"github.com/ginlimit/ginlimit/internal/throttle"
 	"github.com/ginlimit/ginlimit/internal/wire"
 )
 
 const (
-	maxOverride       = 366 * day // how far ahead an override ends
-	maxOverrideLimits = 16
-	maxOverrideText   = 1024 // bytes of a client
-	maxOverrideNote   = 256  // bytes
-	operationTimeout  = 5 * time.Second
+	maxOverride      = 366 * day // how far ahead an override ends
+	maxOverrideText  = 1024      // bytes of a client
+	maxOverrideNote  = 256       // bytes
+	operationTimeout = 5 * time.Second
 )
 
 // Override replaces limits for a time: see [Limiter.Override], experimental.
@@ -96,7 +93,7 @@ func (l *Limiter) Overrides(ctx context.Context) ([]Override, error) {
 			}
 		}
 		slices.SortFunc(all, func(a, b Override) int {
-			return strings.Compare(Key(a.Policy, a.Client), Key(b.Policy, b.Client))
+			return cmp.Or(strings.Compare(a.Policy, b.Policy), strings.Compare(a.Client, b.Client))
 		})
 		return all, err
 	})
@@ -105,43 +102,6 @@ func (l *Limiter) Overrides(ctx context.Context) ([]Override, error) {
 // WithoutOverrides ignores overrides, whoever may write them to Redis.
 func WithoutOverrides() LimiterOption {
 	return limiterSetting{"WithoutOverrides", func(c *config) { c.ignoresOverrides = true }}
-}
-
-// upkeepLog is where a limiter's log says what fails in the background.
-type upkeepLog struct {
-	*slog.Logger
-	failures throttle.Log
-	denied   sync.Once
-}
-
-// failed logs why overrides cannot be read or policies not be published, once in each log.
-func (b *background) failed(err error) {
-	b.mu.Lock()
-	logs := slices.Clone(b.logs)
-	b.mu.Unlock()
-	for i, log := range logs {
-		if !slices.ContainsFunc(logs[:i], func(before *upkeepLog) bool { return before.Logger == log.Logger }) {
-			log.failed(err)
-		}
-	}
-}
-
-func (l *upkeepLog) failed(err error) {
-	reason := "" // without Redis other lines say so
-	switch {
-	case redisstore.IsDenied(err):
-		l.denied.Do(func() {
-			l.Warn("ginlimit: the user of Redis may not read overrides or publish policies; trying every ten minutes",
-				"reason", redisstore.Word(err))
-		})
-	case redisstore.IsErrorReply(err):
-		reason = redisstore.Word(err)
-	case errors.Is(err, wire.ErrUnreadable), errors.Is(err, ErrInvalidArgument):
-		reason = "unreadable"
-	}
-	if reason != "" && l.failures.Allow() {
-		l.Warn("ginlimit: overrides cannot be read, or policies not be published", "reason", reason)
-	}
 }
 
 // operate calls a function that reads or writes for an operator, and leaves it alone when it takes too long. Its
@@ -161,18 +121,6 @@ func operate[T any](ctx context.Context, l *Limiter, f func(context.Context) (T,
 		err = engine.Unavailable(ctx, err)
 	}
 	return none, err
-}
-
-// readLimits reads the limits of an override. Others than this package can have written them.
-func readLimits(text string) ([]Limit, error) {
-	if n := strings.Count(text, limitSeparator) + 1; n > maxOverrideLimits {
-		return nil, invalid("%d limits; want at most %d", n, maxOverrideLimits)
-	}
-	limits, err := splitLimits(text)
-	if err == nil {
-		_, err = newLimitSet(limits)
-	}
-	return limits, err
 }
 
 // changes returns overrides as they are stored, or every error in them.
@@ -311,6 +259,7 @@ type PolicyInfo struct {
 	Options   []string      // the names of its other options; defaults, WithKeySecret and WithoutOverrides too
 	Floor     int           // of [WithFloor]
 	Lease     time.Duration // of [WithLease]
+	Plans     string        // the name of [Plans], if [WithLimitFunc] is their Limits
 	Version   string        // of the application, as it was built; "(devel)" if the build has none
 	Processes int           // that serve it
 	Seen      time.Time     // its last publication
@@ -334,11 +283,15 @@ func (l *Limiter) policyInfos(ctx context.Context) (all []PolicyInfo, err error)
 		}
 		all = append(all, PolicyInfo{
 			Name: p.Name, Limits: limits, Handler: p.Handler, Key: p.Key, Headers: Headers(p.Headers), Options: p.Options,
-			Floor: p.Floor, Lease: time.Duration(p.Lease), Version: p.Build, Processes: p.Processes, Seen: p.Seen,
+			Floor: p.Floor, Lease: time.Duration(p.Lease), Plans: p.Plans, Version: p.Build, Processes: p.Processes, Seen: p.Seen,
 		})
 	}
 	slices.SortFunc(all, func(a, b PolicyInfo) int {
-		return strings.Compare(Key(a.Name, a.Version)+fmt.Sprint(a), Key(b.Name, b.Version)+fmt.Sprint(b))
+		order := cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.Version, b.Version))
+		if order == 0 {
+			order = strings.Compare(fmt.Sprint(a), fmt.Sprint(b))
+		}
+		return order
 	})
 	return all, err
 }
@@ -350,7 +303,8 @@ func (p *Policy) publish() {
 	}
 	p.limiter.published.Serve(published.Policy{
 		Name: p.name, Limits: joinLimits(p.counts.limits), Key: kindOfKey(p.key), Headers: int(p.answers.headers),
-		Options: p.options, Floor: p.counts.floor, Lease: int64(p.counts.lease), Handler: p.serves.Load(), Build: build(),
+		Options: p.options, Floor: p.counts.floor, Lease: int64(p.counts.lease), Plans: plansOf(p.counts.limitFunc),
+		Handler: p.serves.Load(), Build: build(),
 	})
 }
 

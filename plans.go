@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
+	"runtime"
 	"slices"
 	"time"
 
@@ -22,6 +24,7 @@ import (
 // all processes. While the source fails or is slow, the old answer serves, for up to a day after
 // its life.
 type Plans struct {
+	name  string
 	cache *plancache.Cache[[]Limit]
 }
 
@@ -66,7 +69,7 @@ func (l *Limiter) NewPlans(name string, life time.Duration,
 	if err := l.plans.take(name, true, taken, full, c.errs); err != nil {
 		return nil, err
 	}
-	return &Plans{plancache.New(plancache.Config[[]Limit]{
+	return &Plans{name, plancache.New(plancache.Config[[]Limit]{
 		Source: checked(source), Key: l.planKey(name), Marshal: joinLimits, Unmarshal: splitLimits,
 		Unknown: ErrUnknownClient, Failed: planUnavailable, Reason: planReason,
 		Life: life, Timeout: l.timeout, Log: l.logger, Redis: redisstore.NewAnswers(l.rdb),
@@ -80,7 +83,7 @@ func (p *Plans) Limits(ctx context.Context, client string) ([]Limit, error) {
 	case p == nil || p.cache == nil:
 		return nil, errNoPlans
 	case client == "":
-		return nil, errEmptyClient()
+		return nil, &noClientOf{p.name, errEmptyClient()}
 	}
 	limits, err := p.cache.Get(ctx, client)
 	if err != nil && err == ctx.Err() {
@@ -104,6 +107,28 @@ func (p *Plans) Invalidate(ctx context.Context, client string) error {
 	}
 	return nil
 }
+
+// noClientOf is the error of plans that are asked for an empty client.
+type noClientOf struct {
+	plans string
+	error
+}
+
+func (e *noClientOf) Unwrap() error { return e.error }
+
+// plansOf returns the name of the plans of which a function is [Plans.Limits], or "". It calls no other function.
+func plansOf(f func(context.Context, string) ([]Limit, error)) string {
+	if f == nil || funcName(f) != funcName((*Plans).Limits)+"-fm" {
+		return ""
+	}
+	_, err := f(context.Background(), "")
+	if of := (*noClientOf)(nil); errors.As(err, &of) {
+		return of.plans
+	}
+	return ""
+}
+
+func funcName(f any) string { return runtime.FuncForPC(reflect.ValueOf(f).Pointer()).Name() }
 
 func errEmptyClient() error { return fmt.Errorf("%w: the client is empty", ErrNoKey) }
 

@@ -42,7 +42,8 @@ type policyState struct {
 	field   string // as the names of its limits in header fields begin
 	limits  *policyLimits
 	clients limitCache
-	asked   engine.Ask // what each request asks, but for its client, set, tenant and tokens
+	asked   engine.Ask    // what each request asks, but for its client, set, tenant and tokens
+	waiting *atomic.Int64 // callers, of all policies of the name
 
 	trust  gintrust.Trust // of Gin in the headers of proxies
 	serves atomic.Bool    // requests, by a handler
@@ -148,7 +149,11 @@ func (p *Policy) With(opts ...PolicyOption) (*Policy, error) {
 func (l *Limiter) newPolicy(cfg *config, name string) *Policy {
 	p := &Policy{policyState: &policyState{
 		policyConfig: cfg.policyConfig, limiter: l, name: name, field: httpfields.Name(name),
+		waiting: new(atomic.Int64),
 	}}
+	if first := l.policies.get(name); first != nil {
+		p.waiting = first.waiting
+	}
 	if p.prefix = Key(name, ""); p.dryRun { // no key of a client of a policy in force begins so
 		p.prefix = Key(name, "dry run", "")
 	}
@@ -343,7 +348,7 @@ func (p *Policy) under(limits []Limit) (*policyLimits, error) {
 func (p *Policy) prepare() {
 	p.asked = engine.Ask{
 		Subject: engine.Subject{Prefix: p.prefix}, Failure: engine.Failure(p.asks.failure), Leases: true,
-		Queue: p.asks.queue, Settles: p.asks.settle != nil, Report: rules.ReportDenying,
+		Queue: p.asks.queue, Waiting: p.waiting, Settles: p.asks.settle != nil, Report: rules.ReportDenying,
 	}
 	if p.dryRun {
 		p.asked.Queue.Length = 0
@@ -360,7 +365,7 @@ func (p *Policy) prepare() {
 func (p *Policy) askOf(client string, limits *policyLimits) engine.Ask {
 	ask := engine.Ask{
 		Subject: engine.Subject{Prefix: p.prefix, Client: client, Set: limits.rules.Now()},
-		Failure: engine.Failure(p.asks.failure), Leases: true,
+		Failure: engine.Failure(p.asks.failure), Leases: true, Waiting: p.waiting,
 	}
 	if limits.rules.Divided {
 		ask.Tenant = p.tenant

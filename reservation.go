@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/gin-gonic/gin"
 
@@ -157,7 +158,18 @@ func (c Charge) keys() [3]string { return [...]string{c.Policy.prefix, c.Client,
 // charge fills in what charges ask, and which of them are dry runs: all in force if no other is. The error is
 // of a policy's function.
 func (d *decision) charge(ctx context.Context, charges []Charge) error {
-	d.begin(len(charges), charges[0].Policy.limiter)
+	if len(charges) == 1 {
+		one := new(struct {
+			memory
+			parts [1]part
+		})
+		d.one, d.parts = &one.memory, one.parts[:]
+	} else {
+		d.parts = make([]part, len(charges))
+	}
+	if d.limiter = charges[0].Policy.limiter; d.limiter.observers != nil {
+		d.began = time.Now()
+	}
 	inForce := slices.ContainsFunc(charges, func(c Charge) bool { return !c.Policy.dryRun })
 	for i, c := range charges {
 		t := &d.parts[i]
@@ -181,9 +193,9 @@ func (d *decision) charge(ctx context.Context, charges []Charge) error {
 			t.phase = absent
 			continue
 		}
-		ask := p.askOf(c.Client, t.limits)
+		ask := d.add(i)
+		*ask = p.askOf(c.Client, t.limits)
 		ask.N, ask.Queue, ask.Settles, ask.Recalls = int64(c.N), p.asked.Queue, true, true
-		d.add(i, ask)
 	}
 	if len(charges) > 1 {
 		d.arrange()

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gin-gonic/gin"
 
+	"github.com/ginlimit/ginlimit/internal/engine"
 	"github.com/ginlimit/ginlimit/internal/httpfields"
 )
 
@@ -18,21 +19,21 @@ func (s *requestState) writeHeaders(header http.Header, denial *part) {
 	if s.reports {
 		s.allowFree()
 	}
-	if s.drafts || denial != nil && s.before.Load() != nil { // an earlier handler may list limits
+	before, t := s.before.Load(), denial
+	if s.drafts || denial != nil && before != nil { // an earlier handler may list limits
 		s.listLimits(header, denial != nil)
 	}
-	if denial != nil {
-		s.report(header, denial)
+	switch {
+	case denial != nil:
 		s.fields.SetDenied(header, httpfields.Seconds(denial.result.RetryAfter))
-		if denial.policy.answers.headerFunc != nil {
-			denial.callHeaderFunc(header)
-		}
-		return
-	}
-	if len(s.parts) > 1 || s.before.Load() != nil {
+	case before != nil || len(s.parts) > 1:
 		s.reportClosest(header)
-	} else if t := &s.parts[0]; t.reported() {
-		s.report(header, t)
+		return
+	default:
+		t = &s.parts[0]
+	}
+	if t.phase == settled && !t.policy.dryRun {
+		s.report(header, t, true)
 		if t.policy.answers.headerFunc != nil {
 			t.callHeaderFunc(header)
 		}
@@ -52,15 +53,10 @@ func (s *requestState) allowFree() {
 
 // reportClosest reports an allowed request of which several policies have decided.
 func (s *requestState) reportClosest(header http.Header) {
-	for i := range s.parts {
-		if t := &s.parts[i]; t.reported() {
-			s.reportDegraded(header, t)
-		}
-	}
 	closest := s.closest(func(t *part) bool { return t.reported() && t.policy.answers.headers&XRateLimit != 0 })
 	for i := range s.parts { // else an earlier handler has reported it
-		if &s.parts[i] == closest {
-			s.report(header, closest)
+		if t := &s.parts[i]; t.reported() {
+			s.report(header, t, t == closest)
 		}
 	}
 	funcs := s.chain(func(t *part) bool { return t.reported() && t.policy.answers.headerFunc != nil })
@@ -78,31 +74,26 @@ func (s *requestState) reportClosest(header http.Header) {
 	}
 }
 
-// report sets the X-RateLimit fields to the result of a policy, if it sets them and the request is not
-// unlimited.
-func (s *requestState) report(h http.Header, t *part) {
-	if r := &t.result; t.policy.answers.headers&XRateLimit != 0 && r.Limit.Rate >= 0 {
-		s.fields.SetXRateLimit(h, int64(r.Limit.burst()), int64(r.Remaining), httpfields.Seconds(r.ResetAfter))
+// report sets the header fields of a policy's result that it sets: that Redis should have decided and did not and, of
+// the result closest to exhaustion, the X-RateLimit fields, unless it is unlimited.
+func (s *requestState) report(h http.Header, t *part, closest bool) {
+	headers, from := t.policy.answers.headers, t.answer.Source
+	if r := &t.result; closest && headers&XRateLimit != 0 && r.Limit.Rate >= 0 {
+		limit := t.limits.fields[t.limits.fieldOf(t.answer.Resource)].Tokens
+		s.fields.SetXRateLimit(h, limit, int64(r.Remaining), httpfields.Seconds(r.ResetAfter))
 	}
-	s.reportDegraded(h, t)
-}
-
-// reportDegraded sets the field that says that Redis should have decided and did not.
-func (s *requestState) reportDegraded(h http.Header, t *part) {
-	from := t.result.Source
-	degraded := from == FromOpen || from == FromLocal && !s.limiter.engine.IsLocal()
-	if degraded && t.policy.answers.headers != NoHeaders {
+	if headers != NoHeaders && (from == engine.FromLocal || from == engine.FromOpen) {
 		s.fields.Text(h, httpfields.XRateLimitStatus, httpfields.Degraded)
 	}
 }
 
 // callHeaderFunc has the policy's function set further fields.
 func (t *part) callHeaderFunc(h http.Header) {
-	t.policy.answers.headerFunc(h, t.limits.rows(t.policy.limiter.engine, t.answer))
+	t.policy.answers.headerFunc(h, t.limits.rows(t.answer))
 }
 
 // reported reports whether header fields may report the decision.
-func (t *part) reported() bool { return t.answer != nil && t.phase == settled && !t.policy.dryRun }
+func (t *part) reported() bool { return t.decides() && !t.policy.dryRun }
 
 // inDraft reports whether RateLimit-Policy and RateLimit list the limits of the decision.
 func (t *part) inDraft() bool {
@@ -200,126 +191,48 @@ func (s *requestState) renamed(t *part) []httpfields.Limit {
 	return t.limits.fields // of a dry run, which has none in a response
 }
 
-// problem returns the body of a denial by a part, which names the limits that deny: none if the client is
-// banned and no limit denies.
-func (s *requestState) problem(by *part, detail string) []byte {
-	list := by.listed(s.fieldsOf(by), make([]httpfields.Status, 0, 8)) // on the stack
-	return list.Problem(detail)
-}
-
-// deny answers a denied request.
+// deny answers a denied request. By default that is [gin.Context.Data] with the memory for the header fields in the
+// request's state.
 func (s *requestState) deny(c *gin.Context, by *part) {
 	c.Status(http.StatusTooManyRequests)
 	c.Abort()
 	if by.policy.answers.deniedHandler != nil {
 		by.policy.answers.deniedHandler(c, by.result)
-	} else {
-		s.answerDenied(c, by)
+		return
 	}
-}
-
-// answerDenied is the default of [WithDeniedHandler].
-//
-// It is [gin.Context.Data] with the memory for the header fields in the request's state.
-func (s *requestState) answerDenied(c *gin.Context, by *part) {
-	body := s.problem(by, detailOf(by.result, by.n, by.policy.counts.floor))
-	h := c.Writer.Header()
+	body, h := s.problem(by), c.Writer.Header()
 	s.fields.Text(h, httpfields.ContentType, httpfields.TypeProblem)
-	s.fields.Number(h, httpfields.ContentLength, int64(len(body)))
+	s.fields.Number(h, httpfields.ContentLength, int64(len(body)), false)
 	if _, err := c.Writer.Write(body); err != nil {
 		_ = c.Error(err) // for the application's log; it returns what it was given
 	}
 }
 
-// detailOf explains a denial that no retry avoids, or by shares. It is "" for any other denial.
-func detailOf(r Result, cost, floor int) string {
+// problem returns the body of a denial by a part, which names the limits that deny: none if the client is
+// banned and no limit denies. It explains what no retry avoids, and shares.
+func (s *requestState) problem(by *part) []byte {
+	r, detail, denying := &by.result, "", by.answer.Statuses
 	switch {
 	case r.Cause == CauseShare:
-		return httpfields.ShareDetail
+		detail = httpfields.ShareDetail
 	case r.RetryAfter != Never:
-		return ""
+		if s.plain && s.before.Load() == nil && len(denying) == 1 {
+			return by.limits.fields[by.limits.fieldOf(int(denying[0].Resource))].Problem
+		}
 	case r.Limit.Rate == 0 && r.Limit.InFlight == 0:
-		return httpfields.ProhibitedDetail
+		detail = httpfields.ProhibitedDetail
 	default:
-		return httpfields.CostDetail(cost, max(0, r.Limit.burst()-floor))
+		detail = httpfields.CostDetail(by.n, max(0, r.Limit.burst()-by.policy.counts.floor))
 	}
-}
-
-// set keeps the results in the state, and warns if the same bucket has been charged already.
-func (s *requestState) set(c *gin.Context) {
-	if s.follows.Load() { // another handler has decided in a callback of this one
-		s.before.Store(stateOf(c))
-		c.Set(stateKey, s)
-	}
-	s.decided.Store(true)
-	for other := s.before.Load(); other != nil; other = other.before.Load() {
-		for i := range s.parts {
-			t := &s.parts[i]
-			if t.sharesWith(other) && !t.policy.logged.twice.Swap(true) {
-				t.policy.limiter.logger.WarnContext(c.Request.Context(),
-					"ginlimit: two handlers charge one bucket for one request; if that is not meant, "+
-						"give them different names",
-					"name", t.policy.name)
-			}
-		}
-	}
-}
-
-// hash returns the hash of the policy's key, or 0 if no bucket was asked.
-func (t *part) hash() uint64 {
-	if t.answer == nil {
-		return 0
-	}
-	return t.answer.Hash
-}
-
-// sharesWith reports whether another handler has decided about the same bucket.
-func (t *part) sharesWith(s *requestState) bool {
-	for i := range s.parts {
-		other := &s.parts[i]
-		if t.hash() != 0 && t.hash() == other.hash() && t.ask.Set.Shares(other.ask.Set) &&
-			t.policy.limiter.engine.SharesStore(s.limiter.engine) {
-			return true
-		}
-	}
-	return false
-}
-
-// chain returns the parts of all handlers so far for which a function is true, in the order in which they
-// were decided.
-func (s *requestState) chain(is func(*part) bool) (all []*part) {
-	if s == nil {
-		return nil
-	}
-	all = s.before.Load().chain(is)
-	for i := range s.parts {
-		if is(&s.parts[i]) {
-			all = append(all, &s.parts[i])
-		}
-	}
-	return all
-}
-
-// closest returns the part, of those of all handlers so far for which a function is true, whose result is
-// closest to exhaustion, or nil of none.
-func (s *requestState) closest(is func(*part) bool) (closest *part) {
-	if s == nil {
-		return nil
-	}
-	closest = s.before.Load().closest(is)
-	for i := range s.parts {
-		if t := &s.parts[i]; is(t) && (closest == nil || t.result.closerThan(closest.result)) {
-			closest = t
-		}
-	}
-	return closest
+	list := by.listed(s.fieldsOf(by), make([]httpfields.Status, 0, 8)) // on the stack
+	return list.Problem(detail)
 }
 
 // fail answers a request on which a policy has no decision, and logs why if the application is at fault.
 func (t *part) fail(c *gin.Context, s *requestState, why failure) {
 	p := t.policy
 	free := t.n == 0 && t.asked && errors.Is(why.err, ErrUnavailable)
-	s.record(c.Request.Context(), t, OutcomeFailed, free, why)
+	s.deciding.record(c.Request.Context(), t, OutcomeFailed, free, why)
 	switch {
 	case free:
 		return // whatever is left

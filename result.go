@@ -127,22 +127,15 @@ func (r Result) closerThan(s Result) bool {
 	return r.ResetAfter > s.ResetAfter
 }
 
-// sourceOf returns a Source by its name in this package.
-func sourceOf(e *engine.Engine, source engine.Source) Source {
-	if source == engine.FromStore && e.IsLocal() {
-		return FromLocal
-	}
-	return [...]Source{
-		engine.FromStore: FromRedis, engine.FromCache: FromCache, engine.FromLease: FromLease,
-		engine.FromLocal: FromLocal, engine.FromOpen: FromOpen, engine.FromStatic: FromPolicy,
-	}[source]
+// sources are the engine's by their names in this package, but for the store of a limiter without Redis.
+var sources = [...]Source{
+	engine.FromStore: FromRedis, engine.FromCache: FromCache, engine.FromLease: FromLease,
+	engine.FromLocal: FromLocal, engine.FromOpen: FromOpen, engine.FromStatic: FromPolicy,
 }
 
 // causeOf returns why an answer denies.
 func causeOf(set *rules.Set, a *engine.Answer) Cause {
 	switch {
-	case a.Allowed:
-		return 0
 	case a.RetryAfter == Never:
 		return CauseNever
 	case a.Banned:

@@ -146,25 +146,23 @@ func TestASettlementWaitsForACorrection(t *testing.T) {
 		"a correction without end":    {time.Minute, 4, 5 * time.Second, 96},
 		"a response without a number": {time.Minute, -1, 0, 90},
 	} {
-		t.Run(name, func(t *testing.T) {
-			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-				limitsOf := ginlimit.WithLimitFunc(func(ctx context.Context, _ string) ([]ginlimit.Limit, error) {
-					if _, limited := ctx.Deadline(); limited { // in the background
-						time.Sleep(row.lowers)
-					}
-					return limitsOf(ginlimit.PerHour(100)), nil
-				})
-				client, policy := process(t, b.Redis, newPartner(func(w http.ResponseWriter, _ *http.Request) {
-					w.Header().Set("X-RateLimit-Remaining-Tokens", "30")
-				}), []ginlimit.PolicyOption{limitsOf},
-					transport.WithCost(func(*http.Request) int { return 10 }),
-					transport.WithSettle(func(*http.Response) int { return row.actual }))
-				start := time.Now()
-				testkit.Must(get(t.Context(), client, url))
-				require.Equal(t, row.waits, time.Since(start))
-				require.Equal(t, row.left, testkit.Must(policy.Peek(t.Context(), "partner.example")).Remaining)
-				time.Sleep(2 * time.Minute) // until no correction is left
+		testkit.RunInBubble(t, name, func(t *testing.T, b *testkit.Bubble) {
+			limitsOf := ginlimit.WithLimitFunc(func(ctx context.Context, _ string) ([]ginlimit.Limit, error) {
+				if _, limited := ctx.Deadline(); limited { // in the background
+					time.Sleep(row.lowers)
+				}
+				return limitsOf(ginlimit.PerHour(100)), nil
 			})
+			client, policy := process(t, b.Redis, newPartner(func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("X-RateLimit-Remaining-Tokens", "30")
+			}), []ginlimit.PolicyOption{limitsOf},
+				transport.WithCost(func(*http.Request) int { return 10 }),
+				transport.WithSettle(func(*http.Response) int { return row.actual }))
+			start := time.Now()
+			testkit.Must(get(t.Context(), client, url))
+			require.Equal(t, row.waits, time.Since(start))
+			require.Equal(t, row.left, testkit.Must(policy.Peek(t.Context(), "partner.example")).Remaining)
+			time.Sleep(2 * time.Minute) // until no correction is left
 		})
 	}
 }
@@ -205,28 +203,26 @@ func TestWhoLeavesDoesNotWaitForRedis(t *testing.T) {
 		"before it is sent, of a slot": {hangs, limits(ginlimit.InFlight(1)), 100},
 		"after the response":           {newPartner(nil), nil, 97},
 	} {
-		t.Run(name, func(t *testing.T) {
-			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-				b.Redis.AddHook(testkit.EveryScript(func(send func() error) error { time.Sleep(away); return send() }))
-				limiter := testkit.Must(ginlimit.NewLimiter(b.Redis))
-				policy := testkit.Must(limiter.Policy("partner", append(row.more, ginlimit.PerDay(100))...))
-				client := &http.Client{Transport: testkit.Must(transport.New(policy, row.base,
-					transport.WithCost(func(*http.Request) int { return 10 }),
-					transport.WithSettle(func(*http.Response) int { return 3 })))}
-				ctx, cancel := context.WithCancel(t.Context())
-				defer cancel()
-				time.AfterFunc(time.Second, cancel)
-				start := time.Now()
-				response, err := client.Do(testkit.Must(http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)))
-				if err == nil {
-					<-ctx.Done()
-					require.NoError(t, response.Body.Close())
-				}
-				require.Equal(t, time.Second, time.Since(start))
-				require.NoError(t, limiter.Close())
-				other := testkit.Must(testkit.NewLimiter(t, b.Connect(t)).Policy("partner", ginlimit.PerDay(100)))
-				require.Equal(t, row.left, testkit.Must(other.Peek(t.Context(), "partner.example")).Remaining)
-			})
+		testkit.RunInBubble(t, name, func(t *testing.T, b *testkit.Bubble) {
+			b.Redis.AddHook(testkit.EveryScript(func(send func() error) error { time.Sleep(away); return send() }))
+			limiter := testkit.Must(ginlimit.NewLimiter(b.Redis))
+			policy := testkit.Must(limiter.Policy("partner", append(row.more, ginlimit.PerDay(100))...))
+			client := &http.Client{Transport: testkit.Must(transport.New(policy, row.base,
+				transport.WithCost(func(*http.Request) int { return 10 }),
+				transport.WithSettle(func(*http.Response) int { return 3 })))}
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			time.AfterFunc(time.Second, cancel)
+			start := time.Now()
+			response, err := client.Do(testkit.Must(http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)))
+			if err == nil {
+				<-ctx.Done()
+				require.NoError(t, response.Body.Close())
+			}
+			require.Equal(t, time.Second, time.Since(start))
+			require.NoError(t, limiter.Close())
+			other := testkit.Must(testkit.NewLimiter(t, b.Connect(t)).Policy("partner", ginlimit.PerDay(100)))
+			require.Equal(t, row.left, testkit.Must(other.Peek(t.Context(), "partner.example")).Remaining)
 		})
 	}
 }

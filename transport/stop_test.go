@@ -23,46 +23,44 @@ func TestAStopIsOfOneKeyInAllProcesses(t *testing.T) {
 		"a bucket": {ginlimit.PerSecond(1000)}, "a window": {ginlimit.PerMinute(1000).WithAlgorithm(ginlimit.FixedWindow)},
 		"with slots": {ginlimit.PerSecond(1000), ginlimit.InFlight(100)},
 	} {
-		t.Run(name, func(t *testing.T) {
-			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-				denies := 2 // responses
-				var mu sync.Mutex
-				p := newPartner(func(w http.ResponseWriter, r *http.Request) {
-					mu.Lock()
-					defer mu.Unlock()
-					if r.URL.Host == "other.example" || denies == 0 {
-						return
-					}
-					denies--
-					w.Header().Set("Retry-After", "3")
-					w.WriteHeader(http.StatusTooManyRequests)
-				})
-				first, _ := process(t, b.Connect(t), p, limits(lim...))
-				second, _ := process(t, b.Connect(t), p, limits(lim...))
-				status, err := get(t.Context(), first, url)
-				require.NoError(t, err)
-				require.Equal(t, http.StatusTooManyRequests, status)
-				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-				defer cancel()
-				for _, client := range []*http.Client{first, second} {
-					_, err = get(ctx, client, url)
-					var late *transport.TooLateError
-					require.ErrorAs(t, err, &late)
-					require.Equal(t, 3*time.Second, late.RetryAfter.Round(10*time.Millisecond))
+		testkit.RunInBubble(t, name, func(t *testing.T, b *testkit.Bubble) {
+			denies := 2 // responses
+			var mu sync.Mutex
+			p := newPartner(func(w http.ResponseWriter, r *http.Request) {
+				mu.Lock()
+				defer mu.Unlock()
+				if r.URL.Host == "other.example" || denies == 0 {
+					return
 				}
-				_, err = get(ctx, first, "http://other.example")
-				require.NoError(t, err)
-				require.Len(t, p.calls(), 2)
-				var all sync.WaitGroup
-				for range 20 {
-					all.Go(func() { _, err := get(t.Context(), first, url); assert.NoError(t, err) })
-				}
-				all.Wait()
-				calls := p.calls()[2:]
-				require.Equal(t, 3*time.Second, calls[0].Round(10*time.Millisecond))
-				require.Equal(t, 6*time.Second, calls[1].Round(10*time.Millisecond), "the first was denied again, alone")
-				require.Len(t, calls, 20)
+				denies--
+				w.Header().Set("Retry-After", "3")
+				w.WriteHeader(http.StatusTooManyRequests)
 			})
+			first, _ := process(t, b.Connect(t), p, limits(lim...))
+			second, _ := process(t, b.Connect(t), p, limits(lim...))
+			status, err := get(t.Context(), first, url)
+			require.NoError(t, err)
+			require.Equal(t, http.StatusTooManyRequests, status)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			for _, client := range []*http.Client{first, second} {
+				_, err = get(ctx, client, url)
+				var late *transport.TooLateError
+				require.ErrorAs(t, err, &late)
+				require.Equal(t, 3*time.Second, late.RetryAfter.Round(10*time.Millisecond))
+			}
+			_, err = get(ctx, first, "http://other.example")
+			require.NoError(t, err)
+			require.Len(t, p.calls(), 2)
+			var all sync.WaitGroup
+			for range 20 {
+				all.Go(func() { _, err := get(t.Context(), first, url); assert.NoError(t, err) })
+			}
+			all.Wait()
+			calls := p.calls()[2:]
+			require.Equal(t, 3*time.Second, calls[0].Round(10*time.Millisecond))
+			require.Equal(t, 6*time.Second, calls[1].Round(10*time.Millisecond), "the first was denied again, alone")
+			require.Len(t, calls, 20)
 		})
 	}
 }
@@ -143,19 +141,17 @@ func TestStops(t *testing.T) {
 		"Retry-After before others": {429, map[string]string{"Retry-After": "2", "X-RateLimit-Remaining": "0",
 			"X-RateLimit-Reset": "9"}, 2 * time.Second},
 	} {
-		t.Run(name, func(t *testing.T) {
-			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-				p := newPartner(func(w http.ResponseWriter, _ *http.Request) {
-					for field, value := range row.header {
-						w.Header().Set(field, value)
-					}
-					w.WriteHeader(row.status)
-				})
-				client, policy := process(t, b.Redis, p, limits(ginlimit.PerHour(100)))
-				testkit.Must(get(t.Context(), client, url))
-				left := testkit.Must(policy.Peek(t.Context(), "partner.example"))
-				require.Equal(t, row.want, left.RetryAfter, "%+v", left)
+		testkit.RunInBubble(t, name, func(t *testing.T, b *testkit.Bubble) {
+			p := newPartner(func(w http.ResponseWriter, _ *http.Request) {
+				for field, value := range row.header {
+					w.Header().Set(field, value)
+				}
+				w.WriteHeader(row.status)
 			})
+			client, policy := process(t, b.Redis, p, limits(ginlimit.PerHour(100)))
+			testkit.Must(get(t.Context(), client, url))
+			left := testkit.Must(policy.Peek(t.Context(), "partner.example"))
+			require.Equal(t, row.want, left.RetryAfter, "%+v", left)
 		})
 	}
 }
@@ -171,39 +167,37 @@ func TestOneGoesFirstInSeveralProcesses(t *testing.T) {
 		"a bucket": {ginlimit.PerSecond(10), 1, 100 * time.Millisecond},
 		"a window": {ginlimit.PerHour(1000).WithAlgorithm(ginlimit.FixedWindow), 21, time.Second},
 	} {
-		t.Run(name, func(t *testing.T) {
-			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-				var stopped atomic.Bool
-				p := newPartner(func(w http.ResponseWriter, _ *http.Request) {
-					if stopped.CompareAndSwap(false, true) {
-						w.Header().Set("Retry-After", "3")
-						w.WriteHeader(http.StatusTooManyRequests)
-						return
-					}
-					time.Sleep(time.Second)
-				})
-				clients := make([]*http.Client, 2)
-				for i := range clients {
-					clients[i], _ = process(t, b.Connect(t), p, limits(row.limit))
+		testkit.RunInBubble(t, name, func(t *testing.T, b *testkit.Bubble) {
+			var stopped atomic.Bool
+			p := newPartner(func(w http.ResponseWriter, _ *http.Request) {
+				if stopped.CompareAndSwap(false, true) {
+					w.Header().Set("Retry-After", "3")
+					w.WriteHeader(http.StatusTooManyRequests)
+					return
 				}
-				testkit.Must(get(t.Context(), clients[0], url))
-				var all sync.WaitGroup
-				for range 20 {
-					for _, client := range clients {
-						all.Go(func() { _, err := get(t.Context(), client, url); assert.NoError(t, err) })
-					}
-				}
-				all.Wait()
-				calls := p.calls()[1:]
-				require.Len(t, calls, 40)
-				for i, at := range calls {
-					if i < row.first {
-						require.Equal(t, 3*time.Second, at.Round(20*time.Millisecond), i)
-					} else {
-						require.GreaterOrEqual(t, at, 3*time.Second+row.then-20*time.Millisecond, i)
-					}
-				}
+				time.Sleep(time.Second)
 			})
+			clients := make([]*http.Client, 2)
+			for i := range clients {
+				clients[i], _ = process(t, b.Connect(t), p, limits(row.limit))
+			}
+			testkit.Must(get(t.Context(), clients[0], url))
+			var all sync.WaitGroup
+			for range 20 {
+				for _, client := range clients {
+					all.Go(func() { _, err := get(t.Context(), client, url); assert.NoError(t, err) })
+				}
+			}
+			all.Wait()
+			calls := p.calls()[1:]
+			require.Len(t, calls, 40)
+			for i, at := range calls {
+				if i < row.first {
+					require.Equal(t, 3*time.Second, at.Round(20*time.Millisecond), i)
+				} else {
+					require.GreaterOrEqual(t, at, 3*time.Second+row.then-20*time.Millisecond, i)
+				}
+			}
 		})
 	}
 }

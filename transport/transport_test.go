@@ -31,35 +31,33 @@ func TestRequestsWaitInOrder(t *testing.T) {
 	for name, more := range map[string]ginlimit.PolicyOption{
 		"reserved": ginlimit.WithFloor(0), "leased": ginlimit.WithLease(time.Second),
 	} {
-		t.Run(name, func(t *testing.T) {
-			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-				var mu sync.Mutex
-				var order []string
-				p := newPartner(func(_ http.ResponseWriter, r *http.Request) {
-					mu.Lock()
-					defer mu.Unlock()
-					order = append(order, r.URL.Path)
-				})
-				client, _ := process(t, b.Redis, p, append(limits(ginlimit.PerSecond(5).WithBurst(2)), more))
-				var all sync.WaitGroup
-				var want []string
-				for i := range 8 {
-					path := fmt.Sprintf("/%d", i)
-					want = append(want, path)
-					all.Go(func() {
-						status, err := get(t.Context(), client, "http://partner.example"+path)
-						assert.NoError(t, err)
-						assert.Equal(t, 200, status)
-					})
-					synctest.Wait()
-				}
-				all.Wait()
-				require.Equal(t, want, order)
-				calls := p.calls()
-				for i := 2; i < 8; i++ {
-					require.Equal(t, time.Duration(i-1)*200*time.Millisecond, calls[i].Round(10*time.Millisecond))
-				}
+		testkit.RunInBubble(t, name, func(t *testing.T, b *testkit.Bubble) {
+			var mu sync.Mutex
+			var order []string
+			p := newPartner(func(_ http.ResponseWriter, r *http.Request) {
+				mu.Lock()
+				defer mu.Unlock()
+				order = append(order, r.URL.Path)
 			})
+			client, _ := process(t, b.Redis, p, append(limits(ginlimit.PerSecond(5).WithBurst(2)), more))
+			var all sync.WaitGroup
+			var want []string
+			for i := range 8 {
+				path := fmt.Sprintf("/%d", i)
+				want = append(want, path)
+				all.Go(func() {
+					status, err := get(t.Context(), client, "http://partner.example"+path)
+					assert.NoError(t, err)
+					assert.Equal(t, 200, status)
+				})
+				synctest.Wait()
+			}
+			all.Wait()
+			require.Equal(t, want, order)
+			calls := p.calls()
+			for i := 2; i < 8; i++ {
+				require.Equal(t, time.Duration(i-1)*200*time.Millisecond, calls[i].Round(10*time.Millisecond))
+			}
 		})
 	}
 }
@@ -141,23 +139,21 @@ func TestWhatIsLeftIsLowered(t *testing.T) {
 		"of several": {map[string]string{"X-RateLimit-Remaining": "30"}, nil,
 			limits(ginlimit.PerHour(100), ginlimit.PerDay(1000)), 99},
 	} {
-		t.Run(name, func(t *testing.T) {
-			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-				p := newPartner(func(w http.ResponseWriter, _ *http.Request) {
-					for field, value := range row.header {
-						w.Header().Set(field, value)
-					}
-				})
-				if row.policy == nil {
-					row.policy = limits(ginlimit.PerHour(100))
-				}
-				client, policy := process(t, b.Redis, p, row.policy, row.opts...)
-				for _, host := range []string{"partner.example", "other.example"} { // each at once
-					testkit.Must(get(t.Context(), client, "http://"+host))
-					synctest.Wait() // the policy is lowered in the background
-					require.Equal(t, row.want, testkit.Must(policy.Peek(t.Context(), host)).Remaining)
+		testkit.RunInBubble(t, name, func(t *testing.T, b *testkit.Bubble) {
+			p := newPartner(func(w http.ResponseWriter, _ *http.Request) {
+				for field, value := range row.header {
+					w.Header().Set(field, value)
 				}
 			})
+			if row.policy == nil {
+				row.policy = limits(ginlimit.PerHour(100))
+			}
+			client, policy := process(t, b.Redis, p, row.policy, row.opts...)
+			for _, host := range []string{"partner.example", "other.example"} { // each at once
+				testkit.Must(get(t.Context(), client, "http://"+host))
+				synctest.Wait() // the policy is lowered in the background
+				require.Equal(t, row.want, testkit.Must(policy.Peek(t.Context(), host)).Remaining)
+			}
 		})
 	}
 }
@@ -173,34 +169,32 @@ func TestSlots(t *testing.T) {
 		"closed twice":    func(_ *testing.T, r *http.Response) { _ = r.Body.Close(); _ = r.Body.Close() },
 		"read to its end": func(_ *testing.T, r *http.Response) { _, _ = io.ReadAll(r.Body) },
 	} {
-		t.Run(name, func(t *testing.T) {
-			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-				p := newPartner(func(w http.ResponseWriter, r *http.Request) {
-					if r.URL.Path == "/fails" {
-						panic(failed)
-					}
-					_, _ = io.WriteString(w, "body")
-				})
-				client, _ := process(t, b.Redis, p, limits(ginlimit.PerSecond(1000), ginlimit.InFlight(1)))
-				response := testkit.Must(client.Get(url))
-				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-				defer cancel()
-				start := time.Now()
-				_, err := get(ctx, client, url)
-				var late *transport.TooLateError
-				require.ErrorAs(t, err, &late)
-				require.Zero(t, late.RetryAfter, "nobody knows when a slot becomes free")
-				require.ErrorContains(t, err, "the limit did not allow the request before its context ended")
-				require.Equal(t, time.Second, time.Since(start))
-				finish(t, response)
-				testkit.Must(get(t.Context(), client, url))
-				require.PanicsWithError(t, failed.Error(), func() {
-					_,
-						_ = get(t.Context(), client, "http://partner.example/fails")
-				})
-				testkit.Must(get(t.Context(), client, url))
-				require.Len(t, p.calls(), 4)
+		testkit.RunInBubble(t, name, func(t *testing.T, b *testkit.Bubble) {
+			p := newPartner(func(w http.ResponseWriter, r *http.Request) {
+				if r.URL.Path == "/fails" {
+					panic(failed)
+				}
+				_, _ = io.WriteString(w, "body")
 			})
+			client, _ := process(t, b.Redis, p, limits(ginlimit.PerSecond(1000), ginlimit.InFlight(1)))
+			response := testkit.Must(client.Get(url))
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			start := time.Now()
+			_, err := get(ctx, client, url)
+			var late *transport.TooLateError
+			require.ErrorAs(t, err, &late)
+			require.Zero(t, late.RetryAfter, "nobody knows when a slot becomes free")
+			require.ErrorContains(t, err, "the limit did not allow the request before its context ended")
+			require.Equal(t, time.Second, time.Since(start))
+			finish(t, response)
+			testkit.Must(get(t.Context(), client, url))
+			require.PanicsWithError(t, failed.Error(), func() {
+				_,
+					_ = get(t.Context(), client, "http://partner.example/fails")
+			})
+			testkit.Must(get(t.Context(), client, url))
+			require.Len(t, p.calls(), 4)
 		})
 	}
 }
@@ -226,29 +220,25 @@ func TestWhatWasNotSentIsGivenBack(t *testing.T) {
 		"a connection that hangs":   {hangs, ginlimit.WithFloor(0), 100},
 		"a connection that was cut": {cuts, ginlimit.WithFloor(0), 99},
 	} {
-		t.Run(name, func(t *testing.T) {
-			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-				base := &http.Transport{DialContext: row.dial}
-				defer base.CloseIdleConnections()
-				client, policy := process(t, b.Redis, base, append(limits(ginlimit.PerHour(100)), row.more))
-				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
-				defer cancel()
-				require.Error(t, testkit.Err(get(ctx, client, url)))
-				synctest.Wait() // until it is given back
-				require.Equal(t, row.want, testkit.Must(policy.Peek(t.Context(), "partner.example")).Remaining)
-			})
+		testkit.RunInBubble(t, name, func(t *testing.T, b *testkit.Bubble) {
+			base := &http.Transport{DialContext: row.dial}
+			defer base.CloseIdleConnections()
+			client, policy := process(t, b.Redis, base, append(limits(ginlimit.PerHour(100)), row.more))
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+			defer cancel()
+			require.Error(t, testkit.Err(get(ctx, client, url)))
+			synctest.Wait() // until it is given back
+			require.Equal(t, row.want, testkit.Must(policy.Peek(t.Context(), "partner.example")).Remaining)
 		})
 	}
-	t.Run("canceled while it waits", func(t *testing.T) {
-		testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-			client, policy := process(t, b.Redis, newPartner(nil), limits(ginlimit.PerHour(1)))
-			testkit.Must(get(t.Context(), client, url))
-			ctx, cancel := context.WithCancel(t.Context())
-			time.AfterFunc(time.Second, cancel)
-			require.ErrorIs(t, testkit.Err(get(ctx, client, url)), context.Canceled)
-			left := testkit.Must(policy.Peek(t.Context(), "partner.example"))
-			require.Equal(t, time.Hour-time.Second, left.RetryAfter.Round(time.Second))
-		})
+	testkit.RunInBubble(t, "canceled while it waits", func(t *testing.T, b *testkit.Bubble) {
+		client, policy := process(t, b.Redis, newPartner(nil), limits(ginlimit.PerHour(1)))
+		testkit.Must(get(t.Context(), client, url))
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(time.Second, cancel)
+		require.ErrorIs(t, testkit.Err(get(ctx, client, url)), context.Canceled)
+		left := testkit.Must(policy.Peek(t.Context(), "partner.example"))
+		require.Equal(t, time.Hour-time.Second, left.RetryAfter.Round(time.Second))
 	})
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/contrib/admin/operate"
 )
 
 // Kinds of changes, as a plan shows them.
@@ -46,7 +47,7 @@ The file, or "-" for standard input, is a list of at most 1,000 overrides:
 A client that is a hash needs hash: true beside it; one whose name reads as a hash needs hash: false.
 Overrides that the file does not have stay, unless there is --prune.`,
 		Args: cobra.ExactArgs(1),
-		RunE: t.withLimiter(func(ctx context.Context, s *session, args []string) error {
+		RunE: t.withOperator(func(ctx context.Context, s *session, args []string) error {
 			entries, err := t.readFile(args[0])
 			if err != nil {
 				return err
@@ -96,7 +97,7 @@ func (t *tool) readFile(name string) ([]entry, error) {
 
 // fit returns the overrides of a file with clients as their policies know them, or every line with an error.
 func (s *session) fit(ctx context.Context, entries []entry) (all []entry, err error) {
-	known, err := served(ctx, s.Limiter)
+	known, err := s.Policies(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -107,13 +108,14 @@ func (s *session) fit(ctx context.Context, entries []entry) (all []entry, err er
 			faults.add(e.line, "no process serves a policy %q", e.Policy)
 			continue
 		}
-		if err := s.tool.resolve(&e, lastSeen(chosen(variants))); err != nil {
-			faults.add(e.line, "%w", err)
+		of, _ := operate.LastSeen(variants)
+		if err := s.resolve(&e, of); err != nil {
+			faults.add(e.line, "%w", hinted(err))
 			continue
 		}
 		same := func(o entry) bool { return o.Policy == e.Policy && o.Client == e.Client }
 		if slices.ContainsFunc(all, same) {
-			faults.add(e.line, "policy %q has %s twice", e.Policy, whom(e.of.key))
+			faults.add(e.line, "policy %q has %s twice", e.Policy, whom(e.of.Key))
 		}
 		all = append(all, e)
 	}
@@ -121,16 +123,14 @@ func (s *session) fit(ctx context.Context, entries []entry) (all []entry, err er
 }
 
 // resolve gives an entry its client, as the policy knows it and as Redis has it.
-func (t *tool) resolve(e *entry, of ginlimit.PolicyInfo) (err error) {
+func (s *session) resolve(e *entry, of ginlimit.PolicyInfo) (err error) {
 	if e.all {
 		return nil
 	}
-	if e.of, err = t.client(of, e.Client, e.hash); err == nil {
-		err = overridable(of, e.of)
+	if e.of, err = s.Operator.Client(of, e.Client, e.hash.of()); err == nil {
+		err = operate.Overridable(of, e.of)
 	}
-	if err == nil {
-		e.Client, err = t.stored(of.Name, e.of)
-	}
+	e.Client = s.Stored(of.Name, e.of)
 	return err
 }
 
@@ -148,7 +148,7 @@ func (s *session) plan(ctx context.Context, want []entry, prune bool) (
 		i := slices.IndexFunc(have, same)
 		c := change{Change: adds, New: new(override)}
 		*c.New = outputOf(o.Override)
-		c.New.Client = o.of.key
+		c.New.Client = o.of.Key
 		if i >= 0 {
 			old := outputOf(have[i])
 			have = slices.Delete(have, i, i+1)
@@ -176,7 +176,7 @@ func (s *session) change(ctx context.Context, todo []entry) error {
 	for _, e := range todo {
 		all = append(all, e.Override)
 	}
-	err := s.OverrideAll(ctx, all...)
+	err := s.Change(ctx, all...)
 	joined, ok := err.(interface{ Unwrap() []error })
 	if !ok {
 		return err

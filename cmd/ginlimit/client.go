@@ -4,15 +4,12 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"maps"
-	"slices"
 	"strconv"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/clientkey"
+	"github.com/ginlimit/ginlimit/contrib/admin/operate"
 )
 
 const limitUsage = "a limit of the client, such as \"100/m\", of a policy with limits of each client; may be repeated"
@@ -42,30 +39,24 @@ func (t *tool) status() *cobra.Command {
 		Long: "Show what a client has left, and whether it is denied. Exit code 3 says that it is.\n\n" +
 			"An IPv6 address finds its /64 if the policy's key is ByClientIP.\n\n" + clientUsage,
 		Args: cobra.ExactArgs(2),
-		RunE: t.withLimiter(func(ctx context.Context, s *session, args []string) error {
+		RunE: t.withOperator(func(ctx context.Context, s *session, args []string) error {
 			to, err := s.target(ctx, args[0], args[1], hash, limits)
 			if err != nil {
 				return err
 			}
-			switch shared := slices.Contains(to.info.Options, "WithShares"); {
-			case shared && tenant == "":
-				return usage("policy %q is shared by tenants: give --tenant", to.info.Name)
-			case !shared && tenant != "":
-				return usage("policy %q has no tenants", to.info.Name)
-			case shared && to.client.hashed:
-				return usage("policy %q is shared by tenants: --tenant needs the client, and no hash", to.info.Name)
-			case shared:
-				to.policy = to.policy.Share(tenant, 1)
-			}
-			results, err := to.policy.Status(ctx, to.client.key)
+			results, err := s.Status(ctx, to.Target, tenant)
 			if err != nil {
 				return err
 			}
-			found := status{to.info.Name, to.client.key, true, results, isDryRun(to.info), to.override}
+			found := status{to.Info.Name, to.Client.Key, true, results, operate.IsDryRun(to.Info), nil}
+			if to.Override != nil {
+				found.Override = new(override)
+				*found.Override = outputOf(*to.Override)
+			}
 			for _, r := range results {
 				found.Allowed = found.Allowed && r.Allowed
 			}
-			err = t.print(found, func(w io.Writer) { printStatus(w, found, to.hidden) })
+			err = t.print(found, func(w io.Writer) { printStatus(w, found, to.Hidden) })
 			if err == nil && !found.Allowed && !found.DryRun {
 				err = errDenied
 			}
@@ -85,7 +76,7 @@ func printStatus(w io.Writer, s status, hidden bool) {
 		if r.Limit == ginlimit.Unlimited() {
 			left = "unlimited"
 		}
-		row(w, r.Limit, r.Allowed, left, span(r.RetryAfter), span(r.ResetAfter), r.Cause)
+		row(w, r.Limit, r.Allowed, left, operate.Span(r.RetryAfter), operate.Span(r.ResetAfter), r.Cause)
 	}
 	if hidden {
 		row(w, "in flight: what the client's own limits have, which only the application knows: give all by --limit")
@@ -107,8 +98,8 @@ func (t *tool) block() *cobra.Command {
 		Long: "Deny a client everything for a time such as 15m or 7d, in every process at once. Only unblock ends it\n" +
 			"earlier, or an override of another period.\n\n" + clientUsage,
 		Args: cobra.ExactArgs(3),
-		RunE: t.withLimiter(func(ctx context.Context, s *session, args []string) error {
-			d, err := parseSpan(args[2])
+		RunE: t.withOperator(func(ctx context.Context, s *session, args []string) error {
+			d, err := operate.ParseSpan(args[2])
 			if err != nil {
 				return err
 			}
@@ -116,11 +107,10 @@ func (t *tool) block() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := t.confirm(ctx, fmt.Sprintf("Block %s for %s", to, span(d))); err != nil {
+			if err := t.confirm(ctx, fmt.Sprintf("Block %s for %s", to, operate.Span(d))); err != nil {
 				return err
 			}
-			err = to.change(func(p *ginlimit.Policy) error { return p.Block(ctx, to.client.key, d) })
-			if err != nil {
+			if err := to.Block(ctx, d); err != nil {
 				return err
 			}
 			return t.done("blocked", to)
@@ -141,7 +131,7 @@ func (t *tool) reset() *cobra.Command {
 		Long: "End a client's block and ban, and fill its buckets. Other processes may deny it for a second more.\n\n" +
 			"It ends no override, and frees no slots: see override --end and slots.\n\n" + clientUsage,
 		Args: cobra.ExactArgs(2),
-		RunE: t.withLimiter(func(ctx context.Context, s *session, args []string) error {
+		RunE: t.withOperator(func(ctx context.Context, s *session, args []string) error {
 			to, err := s.target(ctx, args[0], args[1], hash, limits)
 			if err != nil {
 				return err
@@ -149,8 +139,7 @@ func (t *tool) reset() *cobra.Command {
 			if err := t.confirm(ctx, "Reset "+to.String()); err != nil {
 				return err
 			}
-			err = to.change(func(p *ginlimit.Policy) error { return p.Reset(ctx, to.client.key) })
-			if err != nil {
+			if err := to.Reset(ctx); err != nil {
 				return err
 			}
 			return t.done("reset", to)
@@ -163,15 +152,9 @@ func (t *tool) reset() *cobra.Command {
 
 // done says what was done to a client.
 func (t *tool) done(what string, to target) error {
-	return t.print(map[string]string{"done": what, "policy": to.info.Name, "client": to.client.key}, func(w io.Writer) {
+	return t.print(map[string]string{"done": what, "policy": to.Info.Name, "client": to.Client.Key}, func(w io.Writer) {
 		row(w, what+" "+to.String())
 	})
-}
-
-// holder is a process in the output of slots.
-type holder struct {
-	Process string `json:"process"`
-	Slots   int    `json:"slots"`
 }
 
 func (t *tool) slots() *cobra.Command {
@@ -182,28 +165,19 @@ func (t *tool) slots() *cobra.Command {
 		Long: "Show which processes hold a client's slots, and how many: its requests in flight.\n\n" +
 			"A process that has died holds them for 10 s.\n\n" + clientUsage,
 		Args: cobra.ExactArgs(2),
-		RunE: t.withLimiter(func(ctx context.Context, s *session, args []string) error {
+		RunE: t.withOperator(func(ctx context.Context, s *session, args []string) error {
 			info, err := s.find(ctx, args[0])
 			if err != nil {
 				return err
 			}
-			client, err := t.client(info, args[1], hash)
+			client, err := s.Client(info, args[1], hash.of())
 			if err != nil {
 				return err
 			}
-			key, err := t.slotsKey(info, client)
+			list, err := s.Slots(ctx, info, client)
 			if err != nil {
 				return err
 			}
-			entries, err := s.rdb.HGetAll(ctx, key).Result()
-			if err != nil {
-				return err
-			}
-			ttl, err := s.rdb.PTTL(ctx, key).Result()
-			if err != nil {
-				return err
-			}
-			list := holders(entries, ttl)
 			return t.print(list, func(w io.Writer) {
 				row(w, "PROCESS", "SLOTS")
 				for _, h := range list {
@@ -214,41 +188,4 @@ func (t *tool) slots() *cobra.Command {
 	}
 	hash.flag(c.Flags())
 	return c
-}
-
-// slotsKey returns the key of a client's slots.
-func (t *tool) slotsKey(of ginlimit.PolicyInfo, c client) (string, error) {
-	secret, err := t.keySecret()
-	if err != nil {
-		return "", err
-	}
-	keys, prefix := clientkey.NewText(secret), ginlimit.Key(of.Name, "")
-	if c.hashed {
-		keys = clientkey.Hashes()
-	}
-	if isDryRun(of) {
-		prefix = ginlimit.Key(of.Name, "dry run", "")
-	}
-	key := "{" + string(keys.Append(nil, prefix, c.key)) + "}:slots"
-	if t.prefix != "" {
-		key = t.prefix + ":" + key
-	}
-	return key, nil
-}
-
-// holders reads a client's slots, with their TTL, by name. internal/wire/lua/slots.lua documents the entries.
-func holders(entries map[string]string, ttl time.Duration) []holder {
-	var now, known, held, all, until int64
-	if _, err := fmt.Sscan(entries["all"], &now); err == nil { // until then the key lasts
-		now -= ttl.Milliseconds()
-	}
-	delete(entries, "all")
-	list := []holder{}
-	for _, process := range slices.Sorted(maps.Keys(entries)) {
-		_, err := fmt.Sscan(entries[process], &known, &held, &all, &until)
-		if err == nil && all > 0 && until > now {
-			list = append(list, holder{process, int(all)})
-		}
-	}
-	return list
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/contrib/admin/operate"
 	"github.com/ginlimit/ginlimit/contrib/top"
 	"github.com/ginlimit/ginlimit/internal/clientkey"
 	"github.com/ginlimit/ginlimit/internal/testkit"
@@ -37,7 +38,7 @@ func TestClientsChooseTheirNames(t *testing.T) {
 	report := policies["report"]
 	for _, name := range hostileClients {
 		held := testkit.Must(report.Reserve(t.Context(), name, 1))
-		require.Len(t, readAs[[]holder](r, "slots", "--json", "--", "report", name), 1, "%q", name)
+		require.Len(t, readAs[[]operate.Holder](r, "slots", "--json", "--", "report", name), 1, "%q", name)
 		held.Release()
 		require.Equal(t, string([]rune(name)), readAs[shown](r, "status", "--json", "--", "report", name).Client)
 		r.ok("block", "-y", "--", "report", name, "1h")
@@ -186,7 +187,7 @@ func TestHashesThatTopShows(t *testing.T) {
 			require.True(t, testkit.Must(report.Peek(t.Context(), long)).Allowed)
 			held := testkit.Must(report.Reserve(t.Context(), long, 1))
 			defer held.Release()
-			require.Len(t, read[[]holder](r, with("slots", "report")()...), 1)
+			require.Len(t, read[[]operate.Holder](r, with("slots", "report")()...), 1)
 			require.Equal(t, 99, readAs[shown](r, with("status", "report")("--json")...).Limits[0].Remaining)
 
 			end := time.Now().Add(time.Hour).UTC().Format(time.RFC3339)

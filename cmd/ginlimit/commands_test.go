@@ -5,7 +5,6 @@ import (
 	"io"
 	"regexp"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -13,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/contrib/admin/operate"
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
@@ -165,58 +165,41 @@ func TestLimitsOfEachClient(t *testing.T) {
 func TestSlots(t *testing.T) {
 	t.Parallel()
 	policies, r, rdb := start(t)
-	require.Empty(t, read[[]holder](r, "slots", "report", "key"))
+	require.Empty(t, read[[]operate.Holder](r, "slots", "report", "key"))
 	first := testkit.Must(policies["report"].Reserve(t.Context(), "key", 1))
 	defer first.Release()
 	second := testkit.Must(policies["report"].Reserve(t.Context(), "key", 1))
 	defer second.Release()
-	held := read[[]holder](r, "slots", "report", "key")
+	held := read[[]operate.Holder](r, "slots", "report", "key")
 	require.Len(t, held, 1)
 	require.Equal(t, 2, held[0].Slots)
 	third := testkit.Must(application(t, rdb)["report"].Reserve(t.Context(), "key", 1))
 	defer third.Release()
-	held = read[[]holder](r, "slots", "report", "key")
+	held = read[[]operate.Holder](r, "slots", "report", "key")
 	require.Len(t, held, 2)
 	require.Equal(t, 3, held[0].Slots+held[1].Slots)
 	require.Regexp(t, `(?m)^P\w+ +2$`, r.ok("slots", "report", "key"))
 }
 
-func TestTopAndWatch(t *testing.T) {
+func TestTop(t *testing.T) {
 	t.Parallel()
 	policies, r, _ := start(t)
 	require.Contains(t, r.ok("top", "ban"), "no denials are reported")
 	r.fails(exitUsage, `no process serves a policy "nobody"`, "top", "nobody")
-	r.fails(exitUsage, `no process serves a policy "nobody"`, "watch", "ban", "nobody")
 	for range 4 {
 		take(t, policies["login"], "203.0.113.7")
 		take(t, policies["ban"], "key")
 		take(t, policies["ban"], "a\x1b[2Jkey")
 	}
 	require.True(t, testkit.BecomesTrue(nil, func() bool { // a part may be reported before
-		all := read[[]denied](r, "top", "ban", "-n", "9")
-		return len(all) == 2 && all[1] == denied{Client: "key", Denials: 3}
+		all := read[[]ranked](r, "top", "ban", "-n", "9")
+		return len(all) == 2 && all[1] == ranked{Client: "key", Denials: 3}
 	}))
 	require.Regexp(t, `(?m)^key +3 +0$`, r.ok("top", "ban"))
-	require.Len(t, read[[]denied](r, "top", "ban", "-n", "1"), 1)
-
-	stop := make(chan struct{})
-	var busy sync.WaitGroup
-	busy.Go(func() {
-		for {
-			select {
-			case <-stop:
-				return
-			case <-time.After(10 * time.Millisecond):
-				take(t, policies["ban"], "key")
-			}
-		}
-	})
-	require.True(t, testkit.BecomesTrue(nil, func() bool {
-		out := r.ok("watch", "--every", "1s", "--times", "2")
-		return regexp.MustCompile(`(?m)^ban +0\.0 +[1-9]\d*\.\d +0\.0 +0\.0$`).MatchString(out)
-	}))
-	close(stop)
-	busy.Wait()
+	require.Regexp(t, `^CLIENT +TOKENS +ERROR\n203.0.113.7 +4 +0\n`, r.ok("top", "login", "--used"))
+	require.Equal(t, ranked{Client: "203.0.113.7", Tokens: 4}, read[[]ranked](r, "top", "login", "--used")[0])
+	require.Contains(t, r.ok("top", "trial", "--used"), "no use is reported; does the application use contrib/top WithUsage?")
+	require.Len(t, read[[]ranked](r, "top", "ban", "-n", "1"), 1)
 }
 
 // TestARegistryOfANewerVersion: the tool says that it is too old, and changes nothing.
@@ -263,13 +246,13 @@ func TestSecretKeys(t *testing.T) {
 	require.Equal(t, ginlimit.PerHour(9), read[shown](r, "status", "login", "203.0.113.7").Override.Limits[0])
 	slot := testkit.Must(policies["report"].Reserve(t.Context(), "key", 1))
 	defer slot.Release()
-	require.Len(t, read[[]holder](r, "slots", "report", "key"), 1)
+	require.Len(t, read[[]operate.Holder](r, "slots", "report", "key"), 1)
 	keys := testkit.Must(rdb.Keys(t.Context(), "*203*").Result())
 	require.Empty(t, keys)
 	require.NotContains(t, r.ok("overrides"), "203.0.113.7")
 	delete(r.env, "GINLIMIT_KEY_SECRET")
 	require.Contains(t, r.ok("top", "plan"), "no denials are reported", "that needs no secret")
-	require.Len(t, read[[]holder](r, "slots", "report", "key", "--key-secret-file", file(t, secret+"\n")), 1)
+	require.Len(t, read[[]operate.Holder](r, "slots", "report", "key", "--key-secret-file", file(t, secret+"\n")), 1)
 	delete(r.env, "GINLIMIT_KEY_SECRET")
 	for _, args := range [][]string{{"status", "login", "203.0.113.7"}, {"block", "login", "203.0.113.7", "1h", "-y"},
 		{"override", "login", "203.0.113.7", "9/h", "--for", "1h", "-y"}} {
@@ -311,5 +294,5 @@ func TestSlotsOfADryRun(t *testing.T) {
 	defer held.Release()
 	r := newRunner(t, "redis://"+rdb.Options().Addr)
 	require.True(t, testkit.BecomesTrue(nil, func() bool { return r.run("status", "tried", "key").code == exitOK }))
-	require.Len(t, read[[]holder](r, "slots", "tried", "key"), 1)
+	require.Len(t, read[[]operate.Holder](r, "slots", "tried", "key"), 1)
 }

@@ -70,7 +70,7 @@ func TestIncidents(t *testing.T) {
 		for range 62 {
 			take(t, policies["search"], client)
 		}
-		require.True(t, testkit.BecomesTrue(nil, func() bool { return len(read[[]denied](r, "top", "search")) > 0 }))
+		require.True(t, testkit.BecomesTrue(nil, func() bool { return len(read[[]ranked](r, "top", "search")) > 0 }))
 		r.follow("A flood")
 		require.Greater(t, take(t, policies["search"], client).RetryAfter.Minutes(), 50.0)
 		r.ok("unblock", "search", client, "-y")

@@ -13,6 +13,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/contrib/admin/operate"
 )
 
 const (
@@ -22,10 +23,10 @@ const (
 
 // entry is an override in a file.
 type entry struct {
-	ginlimit.Override        // its client first as the file has it, then as Redis has it
-	of                client // as the policy knows it
-	all               bool   // clients
-	hash              answer // whether the client is a hash
+	ginlimit.Override                // its client first as the file has it, then as Redis has it
+	of                operate.Client // as the policy knows it
+	all               bool           // clients
+	hash              answer         // whether the client is a hash
 	line              int
 }
 
@@ -130,7 +131,7 @@ func (e *entry) set(name string, value *yaml.Node) (err error) {
 		if len(texts) == 0 {
 			return errors.New("want at least one")
 		}
-		e.Limits, err = parseLimits(texts)
+		e.Limits, err = operate.ParseLimits(texts)
 		return err
 	}
 	if value.Kind != yaml.ScalarNode || value.Tag == "!!null" {
@@ -152,7 +153,7 @@ func (e *entry) set(name string, value *yaml.Node) (err error) {
 			err = errors.New("want true or false")
 		}
 	case "limits":
-		e.Limits, err = parseLimits([]string{text})
+		e.Limits, err = operate.ParseLimits([]string{text})
 	case "until":
 		e.Until, err = until(text, "")
 	case "for":
@@ -170,16 +171,5 @@ func until(at, span string) (time.Time, error) {
 	if (at == "") == (span == "") {
 		return time.Time{}, usage("give one of --until and --for")
 	}
-	if span != "" {
-		d, err := parseSpan(span)
-		return time.Now().Add(d).Truncate(time.Second), err
-	}
-	end, err := time.Parse(time.RFC3339, at)
-	switch {
-	case err != nil:
-		err = usage("%.64q is no time such as 2026-12-31T18:00:00+01:00", at)
-	case !end.After(time.Now()):
-		err = usage("%s is in the past", at)
-	}
-	return end, err
+	return operate.ParseUntil(at, span)
 }

@@ -4,12 +4,14 @@ go 1.25.0
 
 replace (
 	github.com/ginlimit/ginlimit => ../..
+	github.com/ginlimit/ginlimit/contrib/admin => ../../contrib/admin
 	github.com/ginlimit/ginlimit/contrib/top => ../../contrib/top
 )
 
 require (
 	github.com/gin-gonic/gin v1.12.0
 	github.com/ginlimit/ginlimit v1.0.0-rc.1
+	github.com/ginlimit/ginlimit/contrib/admin v1.0.0-rc.1
 	github.com/ginlimit/ginlimit/contrib/top v1.0.0-rc.1
 	github.com/mattn/go-isatty v0.0.20
 	github.com/redis/go-redis/v9 v9.22.0

@@ -41,7 +41,7 @@ func TestNothingMovesACursor(t *testing.T) {
 		{"doctor"}, {"apply", "-", "--prune", "--dry-run"}, {"status", evil, "a"}, {"status", "nobody", "a"}, {"top", evil},
 		{"reset", "report", evil}, {"block", "report", evil, "1h"}, {"override", "report", evil, "--end"},
 		{"status", "-" + evil}, {"status", "--" + evil}, {evil}, {"block", "report", "a", evil}, {"apply", evil},
-		{"override", "report", "a", evil, "--for", evil}, {"status", "login", evil}, {"watch", evil, "nobody"},
+		{"override", "report", "a", evil, "--for", evil}, {"status", "login", evil},
 		{"__complete", "status", ""}, {"help", evil}} {
 		for _, more := range [][]string{nil, {"--json"}} {
 			r.terminal = !r.terminal

@@ -21,6 +21,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/contrib/admin/operate"
 )
 
 // Exit codes.
@@ -89,8 +90,9 @@ func (t *tool) run(ctx context.Context, args []string) int {
 	case errors.Is(err, errProblem):
 		return exitFailed
 	}
+	err = hinted(err)
 	fmt.Fprintln(t.errs, "ginlimit:", escaped(strings.TrimPrefix(withoutURLs(err.Error()), "ginlimit: ")))
-	if errors.As(err, new(usageError)) || errors.Is(err, ginlimit.ErrInvalidArgument) {
+	if errors.As(err, new(usageError)) || errors.As(err, new(*operate.Fault)) || errors.Is(err, ginlimit.ErrInvalidArgument) {
 		return exitUsage
 	}
 	return exitFailed
@@ -148,7 +150,7 @@ func (t *tool) root() *cobra.Command {
 	flags.DurationVar(&t.timeout, "timeout", 5*time.Second, "how long to wait for Redis")
 	flags.BoolVar(&t.json, "json", false, "print JSON")
 	flags.BoolVarP(&t.yes, "yes", "y", false, "do not ask")
-	root.AddCommand(t.policies(), t.status(), t.slots(), t.top(), t.watch(), t.block(), t.reset(), t.override(),
+	root.AddCommand(t.policies(), t.status(), t.slots(), t.top(), t.block(), t.reset(), t.override(),
 		t.overrideAll(), t.overrides(), t.apply(), t.doctor())
 	setArgs(root)
 	t.completePolicies(root)
@@ -158,7 +160,7 @@ func (t *tool) root() *cobra.Command {
 // setArgs makes a mistake in arguments and flags a [usageError].
 func setArgs(c *cobra.Command) {
 	c.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
-		text := withoutSecrets(err.Error())
+		text := operate.WithoutSecrets(err.Error())
 		if strings.Contains(c.Use, "CLIENT") {
 			text += "; a client that begins with - comes after --"
 		}
@@ -167,7 +169,7 @@ func setArgs(c *cobra.Command) {
 	if check := c.Args; check != nil {
 		c.Args = func(c *cobra.Command, args []string) error {
 			if err := check(c, args); err != nil {
-				return usage("%s\nusage: %s", withoutSecrets(err.Error()), c.UseLine())
+				return usage("%s\nusage: %s", operate.WithoutSecrets(err.Error()), c.UseLine())
 			}
 			return nil
 		}
@@ -185,10 +187,10 @@ func (t *tool) completePolicies(root *cobra.Command) {
 		}
 		c.ValidArgsFunction = func(c *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 			var names []string
-			if len(args) == 0 || c.Name() == "watch" {
+			if len(args) == 0 {
 				t.timeout = min(t.timeout, time.Second)
-				_ = t.withLimiter(func(ctx context.Context, s *session, _ []string) error {
-					all, err := served(ctx, s.Limiter)
+				_ = t.withOperator(func(ctx context.Context, s *session, _ []string) error {
+					all, err := s.Policies(ctx)
 					for _, p := range all {
 						if word(p.Name) == p.Name { // a shell would read others in another way
 							names = append(names, p.Name)

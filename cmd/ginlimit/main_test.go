@@ -92,7 +92,7 @@ func jsonOf(text string, value any) error { return json.Unmarshal([]byte(text), 
 // application returns a limiter that serves policies, all of which are published.
 func application(t *testing.T, rdb redis.UniversalClient, opts ...ginlimit.LimiterOption) map[string]*ginlimit.Policy {
 	t.Helper()
-	reporter := testkit.Must(top.New(rdb, top.WithInterval(time.Second), top.WithOutcomes()))
+	reporter := testkit.Must(top.New(rdb, top.WithInterval(time.Second), top.WithUsage()))
 	limiter := testkit.Must(ginlimit.NewLimiter(rdb, append([]ginlimit.LimiterOption{ginlimit.WithTimeout(testkit.Patience),
 		ginlimit.WithLogger(slog.New(slog.DiscardHandler)), ginlimit.WithDenyCache(0),
 		ginlimit.WithClientObserver(reporter.Observe)}, opts...)...))
@@ -178,7 +178,6 @@ func TestMistakesOfUse(t *testing.T) {
 		"--timeout 0s":                               {"top", "p", "--timeout", "0"},
 		"--key-secret-file: open /none":              {"policies", "--key-secret-file", "/none"},
 		"--number -1: want at least 1":               {"top", "p", "-n", "-1"},
-		"--every 0s: want 1s to 1m":                  {"watch", "p", "--every", "0"},
 		`"soon" is no duration above 0`:              {"block", "p", "c", "soon"},
 		"WithPrefix(\"{\")":                          {"policies", "--prefix", "{"},
 		"open /none/file: no such file or directory": {"apply", "/none/file"},
@@ -233,12 +232,4 @@ func rowOf(c *cobra.Command) string {
 		use += "`, `" + strings.Replace(c.Use, c.Name(), alias, 1)
 	}
 	return "| `" + use + "` | " + c.Short + " |"
-}
-
-// TestHolders of slots, of which one has ended, and one has none.
-func TestHolders(t *testing.T) {
-	t.Parallel()
-	entries := map[string]string{"all": "11122 5000 6 4", "PB": "1 3 3 11114 ", "PA": "7 1 2 9999 8,", "PC": "1 1 1 5000 ",
-		"PD": "1 0 0 9999 "}
-	require.Equal(t, []holder{{"PA", 2}, {"PB", 3}}, holders(entries, 5*time.Second))
 }

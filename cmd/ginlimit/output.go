@@ -8,15 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strconv"
 	"strings"
 	"text/tabwriter"
-	"time"
 	"unicode"
 	"unicode/utf16"
 	"unicode/utf8"
-
-	"github.com/ginlimit/ginlimit"
 )
 
 // print prints a value as JSON, or as the text that a function writes.
@@ -123,29 +119,4 @@ func (t *tool) confirm(ctx context.Context, question string) error {
 		return errors.New("nothing was changed")
 	}
 	return nil
-}
-
-// span returns a duration for people: to the millisecond below a minute, else to the second.
-func span(d time.Duration) string {
-	switch {
-	case d == ginlimit.Never:
-		return "never"
-	case d < time.Minute:
-		return d.Round(time.Millisecond).String()
-	}
-	return d.Round(time.Second).String()
-}
-
-// parseSpan reads a duration such as 90s, 15m or 7d.
-func parseSpan(text string) (time.Duration, error) {
-	d, err := time.ParseDuration(text)
-	if days, ok := strings.CutSuffix(text, "d"); ok && err != nil {
-		var n uint64
-		n, err = strconv.ParseUint(days, 10, 16)
-		d = time.Duration(n) * 24 * time.Hour
-	}
-	if err != nil || d <= 0 {
-		return 0, usage("%.64q is no duration above 0, such as 90s, 15m, 2h or 7d", text)
-	}
-	return d, nil
 }

@@ -11,29 +11,28 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ginlimit/ginlimit"
-	"github.com/ginlimit/ginlimit/internal/clientkey"
+	"github.com/ginlimit/ginlimit/contrib/admin/operate"
 )
 
 // override is an override in output.
 type override struct {
 	Policy string           `json:"policy"`
 	Client string           `json:"client,omitempty"`
+	All    bool             `json:"all,omitempty"`  // clients
+	Hash   *bool            `json:"hash,omitempty"` // whether a client that reads as a hash is one
 	Limits []ginlimit.Limit `json:"limits"`
 	Until  time.Time        `json:"until"`
 	Note   string           `json:"note,omitempty"`
 }
 
 func outputOf(o ginlimit.Override) override {
-	return override{o.Policy, o.Client, o.Limits, o.Until.Truncate(time.Second), o.Note}
+	return override{Policy: o.Policy, Client: o.Client, All: o.Client == "", Limits: o.Limits,
+		Until: o.Until.Truncate(time.Second), Note: o.Note}
 }
 
 // text returns what the override says, for people.
 func (o override) text() string {
-	text := limitsText(o.Limits, nil) + " until " + o.Until.Format(time.RFC3339)
-	if o.Note != "" {
-		text += " (" + o.Note + ")"
-	}
-	return text
+	return operate.OverrideText(ginlimit.Override{Limits: o.Limits, Until: o.Until, Note: o.Note})
 }
 
 // whom returns the client of an override, as part of a sentence.
@@ -42,31 +41,6 @@ func whom(client string) string {
 		return "all clients"
 	}
 	return "client " + word(client)
-}
-
-// overrideOf returns the override that holds for a client, or nil.
-func (s *session) overrideOf(ctx context.Context, to target) (*override, error) {
-	all, err := s.Overrides(ctx)
-	if err != nil {
-		return nil, err
-	}
-	stored, err := s.tool.stored(to.info.Name, to.client)
-	if err != nil {
-		return nil, err
-	}
-	of, isPlain := ginlimit.Key(to.info.Name, ""), to.client.hashed && !hasSecret(to.info)
-	var found *override
-	for _, o := range all { // that for all clients before those for one
-		is := o.Client == "" || o.Client == stored
-		if isPlain && o.Client != "" { // overrides have the client, of which the hash is known
-			is = string(clientkey.Text{}.Append(nil, of, o.Client)) == stored
-		}
-		if o.Policy == to.info.Name && is {
-			of := outputOf(o)
-			found = &of
-		}
-	}
-	return found, nil
 }
 
 // overriding is what the flags of override and override-all say.
@@ -105,16 +79,16 @@ func (t *tool) override() *cobra.Command {
 			"LIMITS are such as \"100/m burst 20\", \"unlimited\" or \"100/m, 4 in flight\".\n\n" + clientUsage,
 		Example: `  ginlimit override login 203.0.113.7 100/h --for 2h --note "load test"
   ginlimit override login 203.0.113.7 --end`,
-	}, 3, t.withLimiter(func(ctx context.Context, s *session, args []string) error {
+	}, 3, t.withOperator(func(ctx context.Context, s *session, args []string) error {
 		info, err := s.find(ctx, args[0])
 		if err != nil && !flags.end { // what ends may be of a policy that has gone
 			return err
 		}
-		client, err := t.client(info, args[1], hash)
+		client, err := s.Client(info, args[1], hash.of())
 		if err != nil {
 			return err
 		}
-		if err := overridable(info, client); err != nil {
+		if err := operate.Overridable(info, client); err != nil {
 			return err
 		}
 		return s.override(ctx, args[0], client, args[2:], flags)
@@ -132,23 +106,21 @@ func (t *tool) overrideAll() *cobra.Command {
 			"process within a second. LIMITS are such as \"100/m burst 20\", \"unlimited\" or \"100/m, 4 in flight\".",
 		Example: `  ginlimit override-all search unlimited --until 2026-12-31T18:00:00Z
   ginlimit override-all search --end`,
-	}, 2, t.withLimiter(func(ctx context.Context, s *session, args []string) error {
+	}, 2, t.withOperator(func(ctx context.Context, s *session, args []string) error {
 		if _, err := s.find(ctx, args[0]); err != nil && !flags.end {
 			return err
 		}
-		return s.override(ctx, args[0], client{}, args[1:], flags)
+		return s.override(ctx, args[0], operate.Client{}, args[1:], flags)
 	}))
 }
 
 // override makes or ends the override of a client, or of all if it is the zero client.
 func (s *session) override(
-	ctx context.Context, policy string, of client, limits []string, flags overriding,
+	ctx context.Context, policy string, of operate.Client, limits []string, flags overriding,
 ) (err error) {
 	o := ginlimit.Override{Policy: policy, Note: flags.note}
-	if o.Client, err = s.tool.stored(policy, of); err != nil {
-		return err
-	}
-	question := fmt.Sprintf("End the override of policy %s for %s", word(policy), whom(of.key))
+	o.Client = s.Stored(policy, of)
+	question := fmt.Sprintf("End the override of policy %s for %s", word(policy), whom(of.Key))
 	if flags.end {
 		if flags.at != "" || flags.span != "" || flags.note != "" {
 			return usage("--end takes no time or note")
@@ -160,33 +132,33 @@ func (s *session) override(
 		if strings.Contains(limits[0], "://") { // it may have a comma too
 			return usage("%q has no limits such as 100/m", limits[0])
 		}
-		if o.Limits, err = parseLimits(strings.Split(limits[0], ",")); err != nil {
+		if o.Limits, err = operate.ParseLimits(strings.Split(limits[0], ",")); err != nil {
 			return err
 		}
 		if o.Until, err = until(flags.at, flags.span); err != nil {
 			return err
 		}
-		question = fmt.Sprintf("Override policy %s for %s: %s", word(policy), whom(of.key), outputOf(o).text())
+		question = fmt.Sprintf("Override policy %s for %s: %s", word(policy), whom(of.Key), outputOf(o).text())
 	}
 	if err := s.tool.confirm(ctx, question); err != nil {
 		return err
 	}
-	if err := s.Override(ctx, o); err != nil {
+	if err := s.Change(ctx, o); err != nil {
 		return err
 	}
-	o.Client = of.key
+	o.Client = of.Key
 	return s.tool.print(outputOf(o), func(w io.Writer) { row(w, "done") })
 }
 
 // warnUnlessOverridden says that there is no override to end.
-func (s *session) warnUnlessOverridden(ctx context.Context, o ginlimit.Override, of client) error {
+func (s *session) warnUnlessOverridden(ctx context.Context, o ginlimit.Override, of operate.Client) error {
 	all, err := s.Overrides(ctx)
 	if err != nil {
 		return err
 	}
 	same := func(other ginlimit.Override) bool { return other.Policy == o.Policy && other.Client == o.Client }
 	if !slices.ContainsFunc(all, same) {
-		fmt.Fprintf(s.tool.errs, "ginlimit: policy %s has no override for %s\n", word(o.Policy), whom(of.key))
+		fmt.Fprintf(s.tool.errs, "ginlimit: policy %s has no override for %s\n", word(o.Policy), whom(of.Key))
 	}
 	return nil
 }
@@ -195,17 +167,28 @@ func (t *tool) overrides() *cobra.Command {
 	return &cobra.Command{
 		Use:   "overrides [POLICY]",
 		Short: "List the overrides in force",
+		Long:  "List the overrides in force. What --json prints is a file for apply.",
 		Args:  cobra.MaximumNArgs(1),
-		RunE: t.withLimiter(func(ctx context.Context, s *session, args []string) error {
+		RunE: t.withOperator(func(ctx context.Context, s *session, args []string) error {
 			all, err := s.Overrides(ctx)
+			if err != nil {
+				return err
+			}
+			known, err := s.Policies(ctx)
 			if err != nil {
 				return err
 			}
 			list := []override{}
 			for _, o := range all {
-				if len(args) == 0 || o.Policy == args[0] {
-					list = append(list, outputOf(o))
+				if len(args) > 0 && o.Policy != args[0] {
+					continue
 				}
+				out := outputOf(o)
+				if operate.ReadsAsHash(o.Client) {
+					hash := isHash(o.Policy, known)
+					out.Hash = &hash
+				}
+				list = append(list, out)
 			}
 			return t.print(list, func(w io.Writer) {
 				row(w, "POLICY", "CLIENT", "LIMITS", "UNTIL", "NOTE")
@@ -214,10 +197,17 @@ func (t *tool) overrides() *cobra.Command {
 					if o.Client != "" {
 						client = word(o.Client)
 					}
-					row(w, word(o.Policy), client, limitsText(o.Limits, nil), o.Until.Format(time.RFC3339),
+					row(w, word(o.Policy), client, operate.LimitsText(o.Limits, nil), o.Until.Format(time.RFC3339),
 						o.Note)
 				}
 			})
 		}),
 	}
+}
+
+// isHash reports whether clients of a policy that read as hashes are hashes in overrides: one that nobody serves may
+// have had a secret.
+func isHash(policy string, known []ginlimit.PolicyInfo) bool {
+	other := func(p ginlimit.PolicyInfo) bool { return p.Name == policy && !operate.HasSecret(p) }
+	return !slices.ContainsFunc(known, other)
 }

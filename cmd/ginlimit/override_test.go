@@ -25,7 +25,8 @@ func TestOverride(t *testing.T) {
 	list := read[[]override](r, "overrides")
 	require.Len(t, list, 2)
 	require.True(t, end.Equal(list[0].Until))
-	require.Equal(t, override{"login", "", []ginlimit.Limit{ginlimit.PerHour(9)}, list[0].Until, "a test"}, list[0])
+	require.Equal(t, override{Policy: "login", All: true, Limits: []ginlimit.Limit{ginlimit.PerHour(9)},
+		Until: list[0].Until, Note: "a test"}, list[0])
 	require.Equal(t, "2001:db8::/64", list[1].Client)
 	require.Regexp(t, `(?m)^login +\(all\) +9/h +\S+ +a test$`, r.ok("overrides", "login"))
 	require.Empty(t, read[[]override](r, "overrides", "ban"))
@@ -124,6 +125,31 @@ func TestApply(t *testing.T) {
 	require.Len(t, list, 2)
 	require.Equal(t, "key", list[0].Client)
 	require.Equal(t, ginlimit.PerHour(8), list[1].Limits[0])
+}
+
+// TestOverridesMoveToAnotherRedis: apply reads what overrides prints, also of clients that are hashes or read as such.
+func TestOverridesMoveToAnotherRedis(t *testing.T) {
+	t.Parallel()
+	hash := "#" + strings.Repeat("A", 43)
+	for name, opts := range map[string][]ginlimit.LimiterOption{
+		"names": nil, "hashes": {ginlimit.WithKeySecret([]byte(strings.Repeat("s", 16)))},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, from, _ := start(t, opts...)
+			_, to, _ := start(t, opts...)
+			is := fmt.Sprint("--hash=", opts != nil)
+			from.ok("override-all", "login", "9/h", "--for", "1h", "-y")
+			from.ok("override", "report", hash, "100/h burst 20, 4 in flight", "--for", "7d", "--note", "a: \"b\"", is, "-y")
+			if opts == nil {
+				from.ok("override", "login", "2001:db8::1", "unlimited", "--for", "1h", "-y")
+			}
+			to.in = from.ok("overrides", "--json")
+			to.ok("apply", "-", "-y")
+			require.Equal(t, to.in, to.ok("overrides", "--json"))
+			require.Equal(t, "nothing changes\n", to.ok("apply", "-", "--prune"))
+		})
+	}
 }
 
 // TestABadLineChangesNothing: every bad line is named.

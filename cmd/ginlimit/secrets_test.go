@@ -61,7 +61,7 @@ func TestURLsInWrongPlaces(t *testing.T) {
 		for _, args := range [][]string{{"status", text, "c"}, {"status", "login", text}, {"block", "report", text, "1h"},
 			{"block", "report", "c", text}, {"reset", "report", text}, {"override", "report", "c", text, "--for", "1h"},
 			{"override", "report", "c", "1/h", "--for", text}, {"override", "report", text, "1/h", "--for", "1h"},
-			{"apply", text}, {"apply", file}, {"status", "report", "c", "--limit", text}, {"watch", text}} {
+			{"apply", text}, {"apply", file}, {"status", "report", "c", "--limit", text}} {
 			got := r.run(args...)
 			require.NotContains(t, got.errs, "xyz", "%q: %q", text, args)
 		}

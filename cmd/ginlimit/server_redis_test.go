@@ -19,11 +19,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/contrib/admin/operate"
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // stateOf returns the worst state of a check in the doctor's findings, and what to do.
-func stateOf(all []finding, check string) (state, do string) {
+func stateOf(all []operate.Finding, check string) (state, do string) {
 	for _, f := range all { // the worst first
 		if f.Check == check {
 			return f.State, f.Advice
@@ -33,11 +34,11 @@ func stateOf(all []finding, check string) (state, do string) {
 }
 
 // examined returns what the doctor finds, with an exit code.
-func (r *runner) examined(code int, args ...string) []finding {
+func (r *runner) examined(code int, args ...string) []operate.Finding {
 	r.t.Helper()
 	got := r.run(append([]string{"doctor", "--json"}, args...)...)
 	require.Equal(r.t, code, got.code, "%s%s", got.errs, got.out)
-	var all []finding
+	var all []operate.Finding
 	require.NoError(r.t, jsonOf(got.out, &all))
 	return all
 }
@@ -47,7 +48,7 @@ func TestDoctorOnAHealthyServer(t *testing.T) {
 	addr := testkit.StartRedis(t, "--maxmemory", "100mb", "--maxmemory-policy", "noeviction")
 	r := newRunner(t, "redis://"+addr)
 	state, do := stateOf(r.examined(exitOK), "policies")
-	require.Equal(t, warning, state)
+	require.Equal(t, operate.Warning, state)
 	require.Contains(t, do, "check --prefix")
 	rdb := testkit.Connect(t, addr)
 	keys := testkit.Must(rdb.Keys(t.Context(), "*").Result())
@@ -57,7 +58,7 @@ func TestDoctorOnAHealthyServer(t *testing.T) {
 	policies := application(t, rdb)
 	for _, f := range r.examined(exitOK) {
 		if f.Check != "connection" && f.Check != "clock" { // which a busy machine may be warned of
-			require.Equal(t, fine, f.State, f)
+			require.Equal(t, operate.Fine, f.State, f)
 			require.Empty(t, f.Advice)
 		}
 	}
@@ -70,7 +71,7 @@ func TestDoctorOnAHealthyServer(t *testing.T) {
 	}))
 	require.NoError(t, rdb.HSet(t.Context(), "ginlimit:{overrides}", "login|a", `{"v":2}`).Err())
 	state, _ = stateOf(r.examined(exitFailed), "overrides")
-	require.Equal(t, problem, state)
+	require.Equal(t, operate.Problem, state)
 }
 
 func TestDoctorOnASickServer(t *testing.T) {
@@ -80,15 +81,15 @@ func TestDoctorOnASickServer(t *testing.T) {
 	r := newRunner(t, "redis://"+addr)
 	require.NoError(t, rdb.Set(t.Context(), "others", 7, 0).Err())
 	state, _ := stateOf(r.examined(exitOK, "--prefix", ""), "keys")
-	require.Equal(t, fine, state, "without a prefix others have keys, too")
+	require.Equal(t, operate.Fine, state, "without a prefix others have keys, too")
 	require.NoError(t, rdb.Set(t.Context(), "ginlimit:{login|a}:h", 7, 0).Err())
 	all := r.examined(exitFailed)
-	require.Equal(t, problem, all[0].State, "the worst first")
+	require.Equal(t, operate.Problem, all[0].State, "the worst first")
 	state, do := stateOf(all, "keys")
-	require.Equal(t, problem, state)
+	require.Equal(t, operate.Problem, state)
 	require.Contains(t, do, "somebody else writes keys of this prefix")
 	state, do = stateOf(all, "memory")
-	require.Equal(t, warning, state)
+	require.Equal(t, operate.Warning, state)
 	require.Contains(t, do, "evicted clients start with a full bucket: set noeviction")
 	require.Contains(t, r.run("doctor").out,
 		"random keys of the prefix have no expiry, such as ginlimit:{login|a}:h") // the run before has left some that have
@@ -97,16 +98,16 @@ func TestDoctorOnASickServer(t *testing.T) {
 	require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "1mb").Err())
 	all = r.examined(exitFailed)
 	state, _ = stateOf(all, "memory")
-	require.Equal(t, problem, state)
+	require.Equal(t, operate.Problem, state)
 	state, do = stateOf(all, "decisions")
-	require.Equal(t, problem, state)
+	require.Equal(t, operate.Problem, state)
 	require.Contains(t, do, "Redis is full")
 	host, port, err := net.SplitHostPort(addr)
 	require.NoError(t, err)
 	replica := testkit.StartRedis(t, "--replicaof", host+" "+port)
 	all = newRunner(t, "redis://"+replica).examined(exitFailed)
 	state, do = stateOf(all, "role")
-	require.Equal(t, problem, state)
+	require.Equal(t, operate.Problem, state)
 	require.Contains(t, do, "connect to the master")
 }
 
@@ -125,38 +126,38 @@ func TestDoctorOnVolatileTTL(t *testing.T) {
 		}))
 	}
 	r := newRunner(t, "redis://"+addr)
-	found := func() finding {
+	found := func() operate.Finding {
 		t.Helper()
 		all := r.examined(exitOK)
-		return all[slices.IndexFunc(all, func(f finding) bool { return f.Check == "memory" })]
+		return all[slices.IndexFunc(all, func(f operate.Finding) bool { return f.Check == "memory" })]
 	}
 	serve("api", ginlimit.PerMinute(60))
 	serve("search", ginlimit.PerMinute(90))
-	require.Equal(t, fine, found().State, "only buckets of about the same time")
+	require.Equal(t, operate.Fine, found().State, "only buckets of about the same time")
 	require.NotEmpty(t, found().Found)
 
 	require.NoError(t, rdb.Set(t.Context(), "session:1", 7, 2*time.Hour).Err())
-	require.Equal(t, warning, found().State)
+	require.Equal(t, operate.Warning, found().State)
 	require.Contains(t, found().Found, "of others")
 	require.Contains(t, found().Advice, "buckets are evicted before keys that live longer")
 	require.NoError(t, rdb.Del(t.Context(), "session:1").Err())
-	require.Equal(t, fine, found().State)
+	require.Equal(t, operate.Fine, found().State)
 
 	other := redis.NewClient(&redis.Options{Addr: addr, DB: 3})
 	t.Cleanup(func() { _ = other.Close() })
 	require.NoError(t, other.Set(t.Context(), "session:1", 7, 2*time.Hour).Err())
-	require.Equal(t, warning, found().State)
+	require.Equal(t, operate.Warning, found().State)
 	require.Contains(t, found().Found, "1 keys in other databases")
 	require.NoError(t, other.FlushDB(t.Context()).Err())
-	require.Equal(t, fine, found().State)
+	require.Equal(t, operate.Fine, found().State)
 
 	serve("login", ginlimit.Per(5, 15*time.Minute))
-	require.Equal(t, warning, found().State)
+	require.Equal(t, operate.Warning, found().State)
 	require.Contains(t, found().Found, "a token of policy search takes 667ms, of login 3m0s")
 	serve("report", ginlimit.PerHour(5).WithAlgorithm(ginlimit.FixedWindow))
 	require.Contains(t, found().Found, "policy report has other keys than token buckets")
 	require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory-policy", "noeviction").Err())
-	require.Equal(t, fine, found().State)
+	require.Equal(t, operate.Fine, found().State)
 }
 
 // TestUserWithFewRights: the doctor says what is missing.
@@ -170,9 +171,9 @@ func TestUserWithFewRights(t *testing.T) {
 	require.Equal(t, "check the user and the password", do)
 	r.env["REDIS_PASSWORD"] = "secret"
 	all := r.examined(exitFailed, "--username", "app")
-	for _, check := range []string{"version", "clock", "keys"} {
+	for _, check := range []string{"version", "keys"} {
 		state, do := stateOf(all, check)
-		require.Equal(t, warning, state)
+		require.Equal(t, operate.Warning, state)
 		require.Contains(t, do, "ACL LOG")
 	}
 	found := map[string]string{}
@@ -182,7 +183,7 @@ func TestUserWithFewRights(t *testing.T) {
 			found[algorithm] = f.State
 		}
 	}
-	require.Equal(t, map[string]string{"token-bucket": fine, "fixed-window": problem, "sliding-window": problem}, found)
+	require.Equal(t, map[string]string{"token-bucket": operate.Fine, "fixed-window": operate.Problem, "sliding-window": operate.Problem}, found)
 }
 
 // TestUnknownCommandsShowNoPassword: Redis' error for AUTH has its arguments, as behind a proxy without it.
@@ -198,8 +199,7 @@ func TestUnknownCommandsShowNoPassword(t *testing.T) {
 func TestCluster(t *testing.T) {
 	t.Parallel()
 	addrs := testkit.StartCluster(t, 3)
-	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs})
-	t.Cleanup(func() { _ = rdb.Close() })
+	rdb := testkit.ConnectCluster(t, addrs...)
 	policies := application(t, rdb)
 	take(t, policies["login"], "203.0.113.7")
 	for _, r := range []*runner{newRunner(t, strings.Join(addrs, ",")), newRunner(t, "redis://"+addrs[0])} {
@@ -213,7 +213,7 @@ func TestCluster(t *testing.T) {
 	take(t, policies["ban"], "key")
 	take(t, policies["ban"], "key")
 	several := newRunner(t, strings.Join(addrs, ","))
-	require.True(t, testkit.BecomesTrue(nil, func() bool { return len(read[[]denied](several, "top", "ban")) == 1 }))
+	require.True(t, testkit.BecomesTrue(nil, func() bool { return len(read[[]ranked](several, "top", "ban")) == 1 }))
 	alone := newRunner(t, "redis://"+addrs[0])
 	_, do := stateOf(alone.examined(exitFailed), "decisions")
 	require.Equal(t, "it is a cluster: give --cluster", do)

@@ -2,12 +2,14 @@ package main
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/contrib/admin/operate"
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
@@ -38,7 +40,7 @@ func TestClientsOfMethods(t *testing.T) {
 	held := testkit.Must(policies["account"].Reserve(t.Context(), "customer 7", 1))
 	defer held.Release()
 	require.Equal(t, 2, read[shown](r, "status", "account", "customer 7").Limits[0].Remaining)
-	require.Equal(t, 1, read[[]holder](r, "slots", "account", "customer 7")[0].Slots)
+	require.Equal(t, 1, read[[]operate.Holder](r, "slots", "account", "customer 7")[0].Slots)
 	r.ok("block", "account", "customer 7", "1h", "-y")
 	require.False(t, reserve())
 	r.ok("reset", "account", "customer 7", "-y")
@@ -130,4 +132,51 @@ func TestVariantsOfAPolicy(t *testing.T) {
 	got := r.run("status", "search", "2001:db8::7")
 	require.Equal(t, exitOK, got.code)
 	require.Regexp(t, `(?m)^100/h +true +99 `, got.out)
+}
+
+// TestLimitsOfPlans are read where the application's processes keep them, and asked for if nobody does.
+func TestLimitsOfPlans(t *testing.T) {
+	t.Parallel()
+	for _, secret := range []string{"", strings.Repeat("s", 16)} {
+		rdb, _ := testkit.NewMiniredis(t)
+		r, opts := newRunner(t, "redis://"+rdb.Options().Addr), []ginlimit.LimiterOption{}
+		if secret != "" {
+			r.env["GINLIMIT_KEY_SECRET"] = secret
+			opts = append(opts, ginlimit.WithKeySecret([]byte(secret)))
+		}
+		l := testkit.NewOperated(t, rdb, opts...)
+		plans := testkit.Must(l.NewPlans("of customers", time.Minute,
+			func(_ context.Context, client string) ([]ginlimit.Limit, error) {
+				if client == "nobody" {
+					return nil, ginlimit.ErrUnknownClient
+				}
+				return []ginlimit.Limit{ginlimit.PerHour(9), ginlimit.PerDay(50)}, nil
+			}))
+		p := testkit.NewPolicy(t, l, "plan", ginlimit.InFlight(2), ginlimit.WithLimitFunc(plans.Limits))
+		testkit.Must(p.Reserve(t.Context(), "k", 1)).Release()
+		testkit.Must(l.Policies(t.Context()))
+		limits := read[shown](r, "status", "plan", "k").Limits
+		require.Len(t, limits, 3)
+		require.Equal(t, ginlimit.PerHour(9), limits[0].Limit)
+		require.Equal(t, 8, limits[0].Remaining)
+		require.Equal(t, ginlimit.InFlight(2), limits[2].Limit)
+		require.Equal(t, "of customers", testkit.Must(l.Policies(t.Context()))[0].Plans)
+		r.fails(exitUsage, "which only the application knows", "status", "plan", "new")
+		require.Equal(t, exitOK, r.run("status", "plan", "new", "--limit", "7/h").code)
+		require.ErrorIs(t, testkit.Err(p.Reserve(t.Context(), "nobody", 1)), ginlimit.ErrUnknownClient)
+		r.fails(exitUsage, "do not know the client", "status", "plan", "nobody")
+
+		r.ok("override", "plan", "k", "99/h", "--for", "1h", "-y")
+		r.ok("block", "plan", "k", "1h", "-y")
+		require.Equal(t, exitDenied, r.run("status", "plan", "k").code)
+		r.ok("override", "plan", "k", "--end", "-y")
+		require.Equal(t, exitDenied, r.run("status", "plan", "k").code, "the block outlasts the override")
+		r.ok("reset", "plan", "k", "-y")
+		require.Equal(t, 9, read[shown](r, "status", "plan", "k").Limits[0].Remaining)
+		require.True(t, testkit.BecomesTrue(nil, func() bool {
+			reserved := testkit.Must(p.Reserve(t.Context(), "k", 1))
+			defer reserved.Release()
+			return reserved.OK()
+		}))
+	}
 }

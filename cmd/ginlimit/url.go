@@ -12,6 +12,8 @@ import (
 	"unicode"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/ginlimit/ginlimit/contrib/admin/operate"
 )
 
 // Errors of a URL of Redis. They quote nothing: the password may be in any part of a URL that is mistyped.
@@ -94,12 +96,6 @@ func address(text string) (string, bool) {
 	return net.JoinHostPort(host, port), err == nil && number > 0 && (notIP == nil || isName)
 }
 
-// notShown stands where a URL stood.
-const notShown = "(a URL, which is not shown)"
-
-// arguments is how an error of Redis begins to list the arguments of a command that it does not know, such as AUTH.
-const arguments = ", with args beginning with"
-
 // spoken are the words of what this tool says, as [word] and %q write the text of others: only between quotes it has
 // spaces.
 var spoken = regexp.MustCompile(`"(?:[^"\\\n]|\\.)*"|\$'(?:[^'\\\n]|\\.)*'|'[^'\n]*'|[^\s"'(\[]\S*`)
@@ -107,22 +103,13 @@ var spoken = regexp.MustCompile(`"(?:[^"\\\n]|\\.)*"|\$'(?:[^'\\\n]|\\.)*'|'[^'\
 // withoutURLs returns what the tool says without the URLs in it: somebody may give one in the place of a client or a
 // file.
 func withoutURLs(text string) string {
-	text, _, _ = strings.Cut(text, arguments)
+	text, _, _ = strings.Cut(text, operate.Arguments)
 	return spoken.ReplaceAllStringFunc(text, func(word string) string {
 		if _, rest, _ := strings.Cut(word, "://"); rest != "" {
-			return notShown
+			return operate.NotShown
 		}
 		return word
 	})
-}
-
-// foreign is where the text of others may have a part of a URL: to its end, as a password may have spaces.
-var foreign = regexp.MustCompile(`(?s)\S*(?:://\S|:\S*@).*`)
-
-// withoutSecrets returns the text of others, such as a library's error, without anything that may be of a URL.
-func withoutSecrets(text string) string {
-	text, _, _ = strings.Cut(text, arguments)
-	return foreign.ReplaceAllString(text, notShown)
 }
 
 // fileError is the error of a file that cannot be read. It has the file's name as [word] writes it.

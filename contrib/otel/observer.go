@@ -72,6 +72,7 @@ type Observer struct {
 	callback  metric.Registration
 
 	transitions, planLookups metric.Int64ObservableCounter
+	waiting                  metric.Int64ObservableUpDownCounter
 
 	mu       sync.Mutex
 	limiters []*ginlimit.Limiter
@@ -187,10 +188,13 @@ func (o *Observer) register(meter metric.Meter) error {
 	errs = append(errs, err)
 	o.planLookups, err = meter.Int64ObservableCounter("ginlimit.plan.lookups", metric.WithUnit("{lookup}"),
 		metric.WithDescription("Lookups of clients' plans, by result."))
+	errs = append(errs, err)
+	o.waiting, err = meter.Int64ObservableUpDownCounter("ginlimit.wait.active", metric.WithUnit("{caller}"),
+		metric.WithDescription("Callers in this process that wait for tokens or a slot, by policy."))
 	if err := errors.Join(append(errs, err)...); err != nil {
 		return err
 	}
-	all = append(all, o.transitions, o.planLookups)
+	all = append(all, o.transitions, o.planLookups, o.waiting)
 	o.callback, err = meter.RegisterCallback(o.report, all...)
 	return err
 }
@@ -200,12 +204,15 @@ func (o *Observer) report(_ context.Context, to metric.Observer) error {
 	o.mu.Lock()
 	limiters, plans := slices.Clone(o.limiters), slices.Clone(o.plans)
 	o.mu.Unlock()
-	sums := make([]int64, len(o.figures))
+	sums, waiting := make([]int64, len(o.figures)), map[string]int{}
 	transitions := map[ginlimit.Transition]uint64{}
 	for _, l := range limiters {
 		s := l.Stats()
 		for t, n := range s.Transitions {
 			transitions[t] += n
+		}
+		for name, n := range s.Waiting {
+			waiting[validName(name)] += n
 		}
 		for i, f := range o.figures {
 			if f.largest {
@@ -224,6 +231,9 @@ func (o *Observer) report(_ context.Context, to metric.Observer) error {
 			attributes = append(attributes, ErrorTypeKey.String(string(t.Reason)))
 		}
 		to.ObserveInt64(o.transitions, int64(n), metric.WithAttributes(attributes...))
+	}
+	for name, n := range waiting {
+		to.ObserveInt64(o.waiting, int64(n), metric.WithAttributes(PolicyKey.String(name)))
 	}
 	if len(plans) == 0 {
 		return nil
@@ -249,7 +259,7 @@ func (o *Observer) Observe(ctx context.Context, e ginlimit.Event) {
 		return
 	}
 	common := []attribute.KeyValue{
-		PolicyKey.String(strings.ToValidUTF8(e.Name, "\uFFFD")), // or OTLP exporters fail
+		PolicyKey.String(validName(e.Name)),
 		OutcomeKey.String(e.Outcome.String()), SourceKey.String(e.Source.String()), DryRunKey.Bool(e.DryRun)}
 	if span := trace.SpanFromContext(ctx); span.IsRecording() {
 		limit, remaining := "", 0
@@ -275,6 +285,9 @@ func (o *Observer) Observe(ctx context.Context, e ginlimit.Event) {
 	o.decisions.Add(ctx, 1, with)
 	o.duration.Record(ctx, (e.Duration - e.Waited).Seconds(), with)
 }
+
+// validName returns a policy's name as an attribute: with another OTLP exporters fail.
+func validName(name string) string { return strings.ToValidUTF8(name, "\uFFFD") }
 
 // Watch adds limiters whose [ginlimit.Limiter.Stats] are read. The figures of several are summed, but
 // of Replicas the largest is reported. A closed limiter's counters and memory stay, so watch limiters

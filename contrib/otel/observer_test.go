@@ -209,7 +209,8 @@ func TestMetricsShowKnownTraffic(t *testing.T) {
 		"ginlimit.redis.batch.in_flight": 0, "ginlimit.redis.decision.queued": 0,
 		"ginlimit.slot.usage": 0, "ginlimit.ban.count": 0, "ginlimit.override.count": 1, "ginlimit.replica.count": 1,
 		"ginlimit.lease.count": 0, "ginlimit.lease.decisions": 0, "ginlimit.denial.remembered": 1,
-		"ginlimit.local.bucket.count": 0,
+		"ginlimit.local.bucket.count": 0, "ginlimit.wait.active ginlimit.policy=search": 0,
+		"ginlimit.wait.active ginlimit.policy=free\uFFFD": 0,
 	}, values)
 
 	mini.Close()

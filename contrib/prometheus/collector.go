@@ -44,7 +44,7 @@ type Collector struct {
 	errors    *prometheus.CounterVec
 	figures   []figure
 
-	transitions, planLookups *prometheus.Desc
+	transitions, planLookups, waiting *prometheus.Desc
 
 	mu       sync.Mutex // guards everything below
 	limiters []*ginlimit.Limiter
@@ -86,6 +86,8 @@ func New() *Collector {
 			[]string{"to", "reason"}, nil),
 		planLookups: prometheus.NewDesc("ginlimit_plan_lookups_total",
 			"Lookups of clients' plans, by result.", []string{"result"}, nil),
+		waiting: prometheus.NewDesc("ginlimit_waiting_callers",
+			"Callers in the process that wait for tokens or a slot, by policy.", []string{"name"}, nil),
 	}
 	figure := func(name, help string, kind prometheus.ValueType, of func(ginlimit.Stats) float64) {
 		c.figures = append(c.figures, figure{prometheus.NewDesc(name, help, nil, nil), kind, of, false})
@@ -133,7 +135,7 @@ func (c *Collector) Observe(_ context.Context, e ginlimit.Event) {
 	if e.Outcome == ginlimit.OutcomeSettled {
 		return
 	}
-	name := strings.ToValidUTF8(e.Name, "\uFFFD") // or Prometheus' client panics
+	name := validName(e.Name)
 	c.decisions.WithLabelValues(name, e.Outcome.String(), e.Source.String(), e.Cause.String(),
 		strconv.FormatBool(e.DryRun)).Inc()
 	c.duration.WithLabelValues(name, e.Source.String()).Observe((e.Duration - e.Waited).Seconds())
@@ -144,6 +146,9 @@ func (c *Collector) Observe(_ context.Context, e ginlimit.Event) {
 		c.errors.WithLabelValues(name, string(e.Reason)).Inc()
 	}
 }
+
+// validName returns a policy's name as a label: of another Prometheus' client panics.
+func validName(name string) string { return strings.ToValidUTF8(name, "\uFFFD") }
 
 // Watch adds limiters whose [ginlimit.Limiter.Stats] are read. The figures of several are summed, but
 // of Replicas the largest is reported. A closed limiter's counters and memory stay, so watch limiters
@@ -178,6 +183,7 @@ func (c *Collector) Describe(descs chan<- *prometheus.Desc) {
 	c.errors.Describe(descs)
 	descs <- c.transitions
 	descs <- c.planLookups
+	descs <- c.waiting
 	for _, g := range c.figures {
 		descs <- g.desc
 	}
@@ -192,7 +198,7 @@ func (c *Collector) Collect(metrics chan<- prometheus.Metric) {
 	c.mu.Lock()
 	limiters, plans := slices.Clone(c.limiters), slices.Clone(c.plans)
 	c.mu.Unlock()
-	sums := make([]float64, len(c.figures))
+	sums, waiting := make([]float64, len(c.figures)), map[string]int{}
 	transitions := map[ginlimit.Transition]uint64{{To: "half_open"}: 0, {To: "closed"}: 0}
 	for _, reason := range openings {
 		transitions[ginlimit.Transition{To: "open", Reason: reason}] = 0
@@ -201,6 +207,9 @@ func (c *Collector) Collect(metrics chan<- prometheus.Metric) {
 		s := l.Stats()
 		for t, n := range s.Transitions {
 			transitions[t] += n
+		}
+		for name, n := range s.Waiting {
+			waiting[validName(name)] += n
 		}
 		for i, g := range c.figures {
 			if g.largest {
@@ -215,6 +224,9 @@ func (c *Collector) Collect(metrics chan<- prometheus.Metric) {
 	}
 	for t, n := range transitions {
 		metrics <- prometheus.MustNewConstMetric(c.transitions, prometheus.CounterValue, float64(n), t.To, string(t.Reason))
+	}
+	for name, n := range waiting {
+		metrics <- prometheus.MustNewConstMetric(c.waiting, prometheus.GaugeValue, float64(n), name)
 	}
 	if len(plans) == 0 {
 		return

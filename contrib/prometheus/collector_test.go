@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
@@ -148,6 +149,34 @@ func TestWaitsAreApartFromDecisions(t *testing.T) {
 	assert.NotContains(t, values, `ginlimit_wait_seconds_total{name="late"}`)
 }
 
+// TestWaitingCallersAreSummed over limiters, by policy, also under a name that is no label.
+func TestWaitingCallersAreSummed(t *testing.T) {
+	testkit.RunSynctest(t, "", func(t *testing.T) {
+		metrics := ginlimitprom.New()
+		ctx, leave := context.WithCancel(t.Context())
+		for range 2 {
+			l := testkit.NewLocal(t)
+			metrics.Watch(l.Limiter)
+			for _, name := range []string{"worker\xff", "idle"} {
+				p := testkit.NewPolicy(t, l, name, ginlimit.PerHour(1))
+				testkit.Must(p.Allow(ctx, "u"))
+				if name != "idle" {
+					go func() { _ = p.Wait(ctx, "u") }()
+				}
+			}
+		}
+		synctest.Wait()
+		require.NoError(t, testutil.CollectAndCompare(metrics, strings.NewReader(`
+# HELP ginlimit_waiting_callers Callers in the process that wait for tokens or a slot, by policy.
+# TYPE ginlimit_waiting_callers gauge
+ginlimit_waiting_callers{name="idle"} 0
+ginlimit_waiting_callers{name="worker�"} 2
+`), "ginlimit_waiting_callers"))
+		leave()
+		synctest.Wait()
+	})
+}
+
 // observed returns the value of every metric after these events.
 func observed(t *testing.T, events ...ginlimit.Event) map[string]string {
 	metrics, registry := ginlimitprom.New(), prometheus.NewPedanticRegistry()
@@ -205,7 +234,7 @@ func TestNamesInDashboardAndAlertsExist(t *testing.T) {
 	for desc := range descs {
 		known = append(known, name.FindString(desc.String()))
 	}
-	require.Len(t, known, 20)
+	require.Len(t, known, 21)
 	used := func(file string) (names []string) {
 		text := testkit.Must(os.ReadFile(file))
 		for _, n := range name.FindAllString(string(text), -1) {

@@ -13,12 +13,13 @@ import (
 	"github.com/ginlimit/ginlimit"
 )
 
-// Client is one of the clients that a policy denies most.
+// Client is one of the clients that a policy denies most, or that use most.
 type Client struct {
 	Key     string // as the policy's key function returned it, or as it stands in Redis
 	Hashed  bool   // Key is a hash, as Redis has no other text of the client: it is long, not ASCII, or secret
-	Denials int64  // the most that there were
-	Error   int64  // there were at least Denials - Error
+	Denials int64  // the most that there were; of [Denied]
+	Error   int64  // there were at least Denials - Error, or Tokens - Error
+	Tokens  int64  // the most that were used; of [Used]
 }
 
 // Minute is how many decisions of each outcome a policy had in a minute, dry runs left out. Processes without
@@ -38,18 +39,24 @@ func Denied(ctx context.Context, rdb redis.UniversalClient, prefix, policy strin
 	if err != nil {
 		return nil, err
 	}
-	var sum summary
+	var sum ranking
 	for _, minute := range all {
-		sum = sum.merge(minute.summary)
+		sum = sum.merge(minute.of[denials])
 	}
 	clients := make([]Client, len(sum.clients))
 	for i, c := range sum.clients {
-		clients[i] = Client{Key: c.text[1:], Denials: c.count, Error: c.err}
-		if c.text[0] == '#' {
-			clients[i].Key, clients[i].Hashed = c.text, true
-		}
+		clients[i] = c.client()
+		clients[i].Denials, clients[i].Error = c.count, c.err
 	}
 	return clients, nil
+}
+
+// client returns the client of a counter.
+func (c client) client() Client {
+	if c.text[0] == '#' {
+		return Client{Key: c.text, Hashed: true}
+	}
+	return Client{Key: c.text[1:]}
 }
 
 // Minutes returns what [Denied] counts, by the minute, the oldest first. Minutes without a report are left out.

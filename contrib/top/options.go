@@ -20,6 +20,7 @@ type config struct {
 	interval time.Duration
 	logger   *slog.Logger
 	outcomes bool
+	usage    bool
 	index    int     // of the option that is applied
 	errs     []error // each a [ginlimit.OptionError]
 }
@@ -69,3 +70,6 @@ func WithLogger(l *slog.Logger) Option {
 
 // WithOutcomes counts decisions that are no denials too, for [Minutes]. Without it they cost one comparison.
 func WithOutcomes() Option { return func(c *config) { c.outcomes = true } }
+
+// WithUsage counts the tokens that clients take, for [Used], whatever their requests cost.
+func WithUsage() Option { return func(c *config) { c.usage = true } }

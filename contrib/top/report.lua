@@ -12,9 +12,10 @@
 -- Reply: 1, or 0 if the report is too old or Redis has it already, as after a reply that was lost.
 --
 -- State: a hash. The field of a minute, counted from 1970, has the summary of that minute: a line with its format
--- (1), a bound on the denials of each client that is not listed, and the numbers of decisions that were allowed,
--- denied, skipped and failed; then for each client a line with its count, the error of that, and its key. The
--- field "seen" has a line for each process, the last one last: its name, its last number, and the minute of it.
+-- (1), the numbers of decisions that were allowed, denied, skipped and failed, and a bound on the denials, on the
+-- tokens charged and on the tokens given back of each client that is not listed; then lines of clients with their
+-- kind (d, c or r), the client's count, the error of that, and its key. The field "seen" has a line for each
+-- process, the last one last: its name, its last number, and the minute of it.
 
 local call = redis.call
 local key, process, number = KEYS[1], ARGV[1], tonumber(ARGV[2])
@@ -35,39 +36,50 @@ end
 seen[#seen + 1] = process .. ' ' .. ARGV[2] .. ' ' .. string.format('%d', current) .. '\n'
 seen = table.concat(seen, '', math.max(1, #seen - ARGV[7] + 1))
 
+local kinds, outcomes = {'d', 'c', 'r'}, 4
+
+-- The numbers of a summary's first line, and its clients by kind.
 local function parse(text)
-  local s = {clients = {}, outcomes = {}}
-  local rest, outcomes, lines = string.match(text, '^1 (%d+)( %d+ %d+ %d+ %d+)\n(.*)$')
-  if not rest then error('a report of another version') end
-  s.rest = tonumber(rest)
-  for n in string.gmatch(outcomes, '%d+') do s.outcomes[#s.outcomes + 1] = tonumber(n) end
-  for count, err, client in string.gmatch(lines, '(%d+) (%d+) ([^\n]+)\n') do
-    s.clients[client] = {tonumber(count), tonumber(err), client}
+  local s = {d = {}, c = {}, r = {}}
+  local numbers, lines = string.match(text, '^1( [%d ]+)\n(.*)$')
+  for n in string.gmatch(numbers or '', '%d+') do s[#s + 1] = tonumber(n) end
+  if #s ~= outcomes + #kinds then error('a report of another version') end
+  for kind, count, err, client in string.gmatch(lines, '([dcr]) (%d+) (%d+) ([^\n]+)\n') do
+    s[kind][client] = {tonumber(count), tonumber(err), client}
   end
   return s
+end
+
+-- As merge in summary.go, which says why. Returns the clients of both, and a bound on the others.
+local function merge(a, restA, b, restB, most)
+  local clients = {}
+  for name, c in pairs(a) do
+    local d = b[name] or {restB, restB}
+    clients[#clients + 1] = {c[1] + d[1], c[2] + d[2], name}
+  end
+  for name, d in pairs(b) do
+    if not a[name] then clients[#clients + 1] = {d[1] + restA, d[2] + restA, name} end
+  end
+  table.sort(clients, function(c, d) return c[1] > d[1] end)
+  local rest = restA + restB
+  if #clients > most then rest = math.max(rest, clients[most + 1][1]) end
+  return clients, rest
 end
 
 local text = ARGV[4]
 local field = string.format('%d', minute)
 local before = call('HGET', key, field)
 if before then
-  -- As merge in summary.go, which says why.
-  local a, b = parse(before), parse(text)
-  local clients = {}
-  for name, c in pairs(a.clients) do
-    local d = b.clients[name] or {b.rest, b.rest}
-    clients[#clients + 1] = {c[1] + d[1], c[2] + d[2], name}
-  end
-  for name, d in pairs(b.clients) do
-    if not a.clients[name] then clients[#clients + 1] = {d[1] + a.rest, d[2] + a.rest, name} end
-  end
-  table.sort(clients, function(c, d) return c[1] > d[1] end)
-  local rest, most = a.rest + b.rest, tonumber(ARGV[6])
-  if #clients > most then rest = math.max(rest, clients[most + 1][1]) end
-  local lines = {string.format('1 %.0f', rest)}
-  for i, n in ipairs(a.outcomes) do lines[1] = lines[1] .. string.format(' %.0f', n + b.outcomes[i]) end
-  for i = 1, math.min(#clients, most) do
-    lines[i + 1] = string.format('%.0f %.0f ', clients[i][1], clients[i][2]) .. clients[i][3]
+  local a, b, most = parse(before), parse(text), tonumber(ARGV[6])
+  local lines = {'1'}
+  for i = 1, outcomes do lines[1] = lines[1] .. string.format(' %.0f', a[i] + b[i]) end
+  for i, kind in ipairs(kinds) do
+    local clients, rest = merge(a[kind], a[outcomes + i], b[kind], b[outcomes + i], most)
+    lines[1] = lines[1] .. string.format(' %.0f', rest)
+    for j = 1, math.min(#clients, most) do
+      local c = clients[j]
+      lines[#lines + 1] = string.format('%s %.0f %.0f ', kind, c[1], c[2]) .. c[3]
+    end
   end
   text = table.concat(lines, '\n') .. '\n'
 end

@@ -1,4 +1,5 @@
-// Package top finds the clients that ginlimit denies most, of each policy and over all processes.
+// Package top finds the clients that ginlimit denies most, and those that use most, of each policy and over all
+// processes.
 //
 //	reporter, err := top.New(rdb)
 //	if err != nil {
@@ -7,8 +8,8 @@
 //	defer reporter.Close()
 //	limiter, err := ginlimit.NewLimiter(rdb, ginlimit.WithClientObserver(reporter.Observe))
 //
-// Each process counts denials in bounded memory and reports them to Redis every few seconds, where they are kept
-// for ten minutes. [Denied] reads them in any process.
+// Each process counts in bounded memory and reports to Redis every few seconds, where reports are kept for ten
+// minutes. [Denied] reads them in any process, and [Used] with [WithUsage].
 package top
 
 import (
@@ -37,10 +38,11 @@ const (
 	maxPolicies = 256 // are counted in a process
 	maxShards   = 8   // of a policy's counts
 	maxSeen     = 1000
+	maxTokens   = 1 << 40         // of one event, so that no sum is too large
 	patience    = 2 * time.Second // for Redis, in one round of reports
 )
 
-// Reporter counts the denials of a process and reports them to Redis. [New] makes one; one is enough for all
+// Reporter counts the denials of a process, and what clients use, and reports both to Redis. [New] makes one; one is enough for all
 // limiters of a prefix. It is safe for concurrent use.
 type Reporter struct {
 	config
@@ -69,7 +71,7 @@ type policy struct {
 // shard is a part of the counts, so that goroutines on several cores do not wait for each other.
 type shard struct {
 	mu       sync.Mutex
-	sketch   *sketch // nil if nobody was denied
+	sketches [kinds]*sketch // nil if nothing was counted
 	outcomes outcomes
 	_        [64]byte // no two shards share a cache line
 }
@@ -100,18 +102,27 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Reporter, error) {
 	return r, nil
 }
 
-// Observe counts a denial of a client. It is for [ginlimit.WithClientObserver]. Dry runs are not counted, nor
-// events without a client, nor policies after the first 256.
+// Observe counts a denial of a client, and what is charged. It is for [ginlimit.WithClientObserver]. Dry runs are
+// not counted, nor clients of events without one, nor policies after the first 256.
 func (r *Reporter) Observe(_ context.Context, e ginlimit.Event, client string) {
-	if e.Outcome != ginlimit.OutcomeDenied && !r.outcomes {
+	counted, n := charged, int64(0)
+	switch {
+	case e.Outcome == ginlimit.OutcomeDenied:
+		counted, n = denials, 1
+	case !r.usage:
+	case e.Charged < 0:
+		counted, n = returned, -int64(e.Charged)
+	default:
+		n = int64(e.Charged)
+	}
+	if n == 0 && !r.outcomes || e.DryRun || e.Outcome > ginlimit.OutcomeSettled {
 		return
 	}
-	if !e.DryRun && e.Outcome <= ginlimit.OutcomeFailed {
-		r.count(e.Name, e.Outcome, client)
-	}
+	r.count(e.Name, e.Outcome, client, counted, min(n, maxTokens))
 }
 
-func (r *Reporter) count(name string, outcome ginlimit.Outcome, client string) {
+// count counts an outcome, and n of a client.
+func (r *Reporter) count(name string, outcome ginlimit.Outcome, client string, counted kind, n int64) {
 	p := (*r.policies.Load())[name]
 	if p == nil {
 		if p = r.add(name); p == nil {
@@ -119,21 +130,23 @@ func (r *Reporter) count(name string, outcome ginlimit.Outcome, client string) {
 		}
 	}
 	hashed := len(client) > maxKey
-	if hashed && outcome == ginlimit.OutcomeDenied {
+	if hashed && n > 0 {
 		client = string(r.keys.Append(nil, p.prefix, client))
 	}
 	s := p.lock(r.shards)
 	defer s.mu.Unlock()
-	s.outcomes[outcome]++
-	if outcome == ginlimit.OutcomeDenied && client != "" {
-		if s.sketch == nil {
-			s.sketch = &sketch{}
+	if outcome < ginlimit.OutcomeSettled && (outcome == ginlimit.OutcomeDenied || r.outcomes) {
+		s.outcomes[outcome]++
+	}
+	if n > 0 && client != "" {
+		if s.sketches[counted] == nil {
+			s.sketches[counted] = &sketch{}
 		}
-		s.sketch.add(client, hashed)
+		s.sketches[counted].add(client, hashed, n)
 	}
 }
 
-// lock returns a locked shard: the first one while no other goroutine has it, so that few denials need but one
+// lock returns a locked shard: the first one while no other goroutine has it, so that few events need but one
 // sketch.
 func (p *policy) lock(shards uint32) *shard {
 	if p.shards[0].mu.TryLock() {
@@ -170,14 +183,18 @@ func (p *policy) take(keys clientkey.Text) (all summary) {
 	for i := range p.shards {
 		shard := &p.shards[i]
 		shard.mu.Lock()
-		sketch, outcomes := shard.sketch, shard.outcomes
-		shard.sketch, shard.outcomes = nil, [len(outcomes)]int64{}
+		sketches, outcomes := shard.sketches, shard.outcomes
+		shard.sketches, shard.outcomes = [kinds]*sketch{}, [len(outcomes)]int64{}
 		shard.mu.Unlock()
 		part := summary{outcomes: outcomes}
-		if sketch != nil {
-			part.rest = sketch.rest()
+		for i, sketch := range sketches {
+			if sketch == nil {
+				continue
+			}
+			r := &part.of[i]
+			r.rest = sketch.rest()
 			for _, c := range sketch.heap {
-				part.clients = append(part.clients, client{p.text(keys, c), c.count, c.err})
+				r.clients = append(r.clients, client{p.text(keys, c), c.count, c.err})
 			}
 		}
 		if !part.isEmpty() {

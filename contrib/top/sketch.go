@@ -6,24 +6,24 @@ import (
 )
 
 const (
-	// counters is how many clients are counted of each policy. One with more than 1/counters of the denials is
+	// counters is how many clients are counted of each policy. One with more than 1/counters of what is counted is
 	// always among them.
 	counters = 100
 	cells    = 256 // of a sketch's filter, a power of two
 	maxKey   = 256 // bytes of a key that is kept as it is
 )
 
-// sketch counts the denials of clients in bounded memory. It is Space-Saving (Metwally, Agrawal and El Abbadi,
+// sketch counts denials or tokens of clients in bounded memory. It is Space-Saving (Metwally, Agrawal and El Abbadi,
 // 2005) with the filter of Homem and Carvalho (2010): a new client takes the place of the client with the
-// smallest count only when it may have more denials than that.
+// smallest count only when it may have at least as many.
 //
 // Three things always hold, for any sequence of clients:
 //
 //	count - err <= the client's true number <= count, of each counter
 //	the true number of a client without a counter <= its cell <= the smallest count
-//	the sum of all counts <= the number of denials
+//	the sum of all counts <= all that was counted
 //
-// By the last two, a client without a counter has at most 1/counters of the denials.
+// By the last two, a client without a counter has at most 1/counters of all.
 type sketch struct {
 	heap    []*counter      // the smallest count first
 	heads   [cells]*counter // of lists by the hash of the key
@@ -44,8 +44,8 @@ type counter struct {
 // seed makes the hashes of keys: nobody outside can choose keys that meet.
 var seed = maphash.MakeSeed()
 
-// add counts a denial of a client.
-func (s *sketch) add(key string, hashed bool) {
+// add counts n, at least 1, of a client.
+func (s *sketch) add(key string, hashed bool, n int64) {
 	hash := maphash.String(seed, key)
 	c := s.heads[hash%cells]
 	for c != nil && (c.hash != hash || c.hashed != hashed || c.key != key) {
@@ -53,16 +53,16 @@ func (s *sketch) add(key string, hashed bool) {
 	}
 	switch cell := &s.filter[hash%cells]; {
 	case c != nil:
-		c.count++
+		c.count += n
 	case len(s.heap) < counters:
 		c = &s.storage[len(s.heap)]
-		c.place, c.count = len(s.heap), 1
+		c.place, c.count = len(s.heap), n
 		s.heap = append(s.heap, c)
 		s.index(c, key, hashed, hash)
 		s.up(c)
 		return
-	case *cell < s.heap[0].count:
-		*cell++
+	case *cell+n <= s.heap[0].count:
+		*cell += n
 		return
 	default:
 		c = s.heap[0]
@@ -73,7 +73,7 @@ func (s *sketch) add(key string, hashed bool) {
 			before = &(*before).next
 		}
 		*before = c.next
-		c.count, c.err = known+1, known
+		c.count, c.err = known+n, known
 		s.index(c, key, hashed, hash)
 	}
 	s.down(c)
@@ -119,7 +119,7 @@ func (s *sketch) swap(a, b *counter) {
 	a.place, b.place = b.place, a.place
 }
 
-// rest returns a bound on the denials of each client that has no counter.
+// rest returns a bound on what was counted of each client that has no counter.
 func (s *sketch) rest() (most int64) {
 	for _, n := range s.filter {
 		most = max(most, n)

@@ -13,7 +13,7 @@ import (
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
-// stream makes the clients that are denied, one after another.
+// stream makes clients, one after another.
 type stream func() string
 
 // streams are the ways in which clients may come, by name.
@@ -43,15 +43,29 @@ func streams(random *rand.Rand) map[string]stream {
 	}
 }
 
+// exact has the numbers of each client, by kind.
+type exact [kinds]map[string]int64
+
 // requireBounds checks a summary against the exact numbers.
-func requireBounds(t *testing.T, s summary, exact map[string]int64) {
+func (e exact) requireBounds(t *testing.T, s summary) {
+	t.Helper()
+	var denied int64
+	for _, n := range e[denials] {
+		denied += n
+	}
+	require.Equal(t, denied, s.outcomes[ginlimit.OutcomeDenied])
+	for kind, exact := range e {
+		requireBounds(t, s.of[kind], exact)
+	}
+}
+
+func requireBounds(t *testing.T, s ranking, exact map[string]int64) {
 	t.Helper()
 	var all, sum int64
 	for _, n := range exact {
 		all += n
 	}
 	require.LessOrEqual(t, len(s.clients), counters)
-	require.Equal(t, all, s.outcomes[ginlimit.OutcomeDenied])
 	listed := map[string]bool{}
 	for _, c := range s.clients {
 		key := c.text[1:]
@@ -73,14 +87,22 @@ func requireBounds(t *testing.T, s summary, exact map[string]int64) {
 // newPolicy returns a policy whose clients a test counts.
 func newPolicy(name string) *policy { return &policy{name: name, prefix: name + "|"} }
 
-// deny counts a denial of a client, in a shard of the policy.
-func (p *policy) deny(key string, shard int) {
-	s := &p.shards[shard]
-	if s.sketch == nil {
-		s.sketch = &sketch{}
+// newExact returns numbers of nothing.
+func newExact() exact { return exact{{}, {}, {}} }
+
+// count counts a denial of a client, or a few tokens or many, in a shard of the policy.
+func (e exact) count(p *policy, key string, random *rand.Rand, shards int) {
+	kind, n, s := kind(random.IntN(int(kinds))), int64(1), &p.shards[random.IntN(shards)]
+	if kind == denials {
+		s.outcomes[ginlimit.OutcomeDenied]++
+	} else if n += random.Int64N(20); random.IntN(50) == 0 {
+		n *= 1000
 	}
-	s.sketch.add(key, false)
-	s.outcomes[ginlimit.OutcomeDenied]++
+	if s.sketches[kind] == nil {
+		s.sketches[kind] = &sketch{}
+	}
+	s.sketches[kind].add(key, false, n)
+	e[kind][key] += n
 }
 
 // TestSummariesKeepTheirBounds: of one process with several shards, and of several processes in any order.
@@ -89,14 +111,12 @@ func TestSummariesKeepTheirBounds(t *testing.T) {
 	for seed := range uint64(3) {
 		random := rand.New(rand.NewPCG(seed, 1))
 		for name, next := range streams(random) {
-			exact := map[string]int64{}
+			exact := newExact()
 			var parts []summary
 			for range 1 + random.IntN(5) {
 				p := newPolicy("p")
 				for range random.IntN(8000) {
-					key := next()
-					p.deny(key, random.IntN(1+random.IntN(maxShards)))
-					exact[key]++
+					exact.count(p, next(), random, 1+random.IntN(maxShards))
 				}
 				parts = append(parts, p.take(r0.keys))
 			}
@@ -105,10 +125,8 @@ func TestSummariesKeepTheirBounds(t *testing.T) {
 				parts[i] = parts[i].merge(parts[i+1])
 				parts = append(parts[:i+1], parts[i+2:]...)
 			}
-			if len(exact) > 0 {
-				t.Log(seed, name)
-				requireBounds(t, parts[0], exact)
-			}
+			t.Log(seed, name)
+			exact.requireBounds(t, parts[0])
 		}
 	}
 }
@@ -118,14 +136,17 @@ var r0 Reporter // without a secret
 // TestTextOfASummary: it is read as it was written, and another text is an error.
 func TestTextOfASummary(t *testing.T) {
 	t.Parallel()
-	s := summary{[]client{{"=a b", 7, 2}, {"#x", 1 << 60, 0}}, 3, outcomes{1, 2, 3, 4}}
-	text := "1 3 1 2 3 4\n7 2 =a b\n1152921504606846976 0 #x\n"
+	s := summary{[kinds]ranking{{[]client{{"=a b", 7, 2}, {"#x", 1 << 60, 0}}, 5}, {nil, 6}, {[]client{{"=c", 8, 0}}, 7}},
+		outcomes{1, 2, 3, 4}}
+	text := "1 1 2 3 4 5 6 7\nd 7 2 =a b\nd 1152921504606846976 0 #x\nr 8 0 =c\n"
 	require.Equal(t, text, s.text())
 	read := testkit.Must(parseSummary(text))
 	require.Equal(t, s, read)
+	const line = "1 1 2 3 4 5 6 7\n"
 	for _, text := range []string{
-		"", "2 3 1 2 3 4\n", "1 3 1 2 3\n", "1 3 1 2 3 4 5\n", "1 x 1 2 3 4\n", "1 3 1 2 3 -4\n",
-		"1 3 1 2 3 4\n7 2\n", "1 3 1 2 3 4\n7 2 \n", "1 3 1 2 3 4\n7 2 a\n", "1 3 1 2 3 4\nx 2 =a\n", "1 3 1 2 3 4\n\n",
+		"", "2 1 2 3 4 5 6 7\n", "1 1 2 3 4 5 6\n", "1 1 2 3 4 5 6 7 8\n", "1 x 2 3 4 5 6 7\n", "1 1 2 3 -4 5 6 7\n",
+		"1 1 2 3 4 5 6 -7\n", line + "d 7 2\n", line + "d 7 2 \n", line + "d 7 2 a\n", line + "d x 2 =a\n", line + "\n",
+		line + "7 2 =a b\n", line + "x 7 2 =a\n", line + "dc 7 2 =a\n", line + " 7 2 =a\n",
 	} {
 		_, err := parseSummary(text)
 		require.ErrorIs(t, err, errFormat, text)

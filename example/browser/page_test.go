@@ -44,6 +44,14 @@ type events struct {
 // open shows the page at address after setup. The test fails if the page errs or asks another host for anything.
 func open(t *testing.T, address string, setup ...chromedp.Action[chromedp.Void]) page {
 	t.Helper()
+	p := openAt(t, address, "http://"+address, setup...)
+	p.until("loaded", loaded)
+	return p
+}
+
+// openAt is open for a page of any URL at the address.
+func openAt(t *testing.T, address, at string, setup ...chromedp.Action[chromedp.Void]) page {
+	t.Helper()
 	ctx := tab(t)
 
 	seen := &events{}
@@ -73,8 +81,7 @@ func open(t *testing.T, address string, setup ...chromedp.Action[chromedp.Void])
 	})
 	p := page{t, ctx, seen}
 	p.do(setup...)
-	p.do(chromedp.Navigate("http://" + address))
-	p.until("loaded", loaded)
+	p.do(chromedp.Navigate(at))
 	return p
 }
 
@@ -241,7 +248,7 @@ func (p page) recovered() {
 func (p page) cutOff() []string {
 	p.t.Helper()
 	return eval[[]string](p, `[...document.querySelectorAll('body *')]
-		.filter(e => !e.closest('svg, .unseen, #said') && e.tagName !== 'MAIN'  && e.scrollWidth > e.clientWidth + 1 && getComputedStyle(e).display !== 'inline')
+		.filter(e => !e.closest('svg, .unseen, #said, thead') && e.tagName !== 'MAIN'  && e.scrollWidth > e.clientWidth + 1 && getComputedStyle(e).display !== 'inline')
 		.map(e => e.tagName + '#' + e.id + '.' + e.className)`)
 }
 

@@ -1,6 +1,6 @@
 // Command gateway is an AI gateway. It serves three API keys, alice and alice-ci of the user alice, and bob, through
-// the upstream account acme. Answers are streamed, a token a millisecond. One AllOf has these policies, which must all
-// allow a request, or none is charged:
+// the upstream account acme, and two that traffic comes from. Answers are streamed, a token a millisecond. One AllOf
+// has these policies, which must all allow a request, or none is charged:
 //
 //	api key    60 requests a minute, 2 in flight                        of each API key
 //	tokens     6,000 a minute, 100,000 a calendar month                 of each API key
@@ -11,8 +11,8 @@
 // In each process four requests of each key, user and account wait for a slot, for two seconds at most. A request that
 // lacks tokens is denied at once.
 //
-//	go run ./example/gateway                            with a Redis of its own, in the process
-//	go run ./example/gateway -redis 127.0.0.1:6379      with a Redis server
+//	go run -C example/gateway .                            with a Redis of its own, in the process
+//	go run -C example/gateway . -redis 127.0.0.1:6379      with a Redis server
 //
 // # Tokens
 //
@@ -45,25 +45,25 @@
 //
 // # Staff
 //
-// With -staff secret there are routes for those who operate the limits (staff.go):
-//
-//	curl -u staff:secret localhost:8082/staff/clients/alice # what is left under each policy
-//	curl -u staff:secret -X POST 'localhost:8082/staff/policies/api%20key/clients/alice/block?for=1h'
+// The page of those who operate the limits is under /staff/, at the address that the program prints (staff.go). Traffic
+// comes from carol, who asks too often, and dave (-traffic=false has none).
 package main
 
 import (
 	"context"
+	"crypto/rand"
 	"flag"
 	"fmt"
 	"io"
 	"iter"
 	"log"
-	"math/rand/v2"
+	mathrand "math/rand/v2"
 	"net"
 	"net/http"
 	"os"
 	"os/signal"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -72,27 +72,30 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/contrib/top"
 )
 
 // apiKeys are those that exist: a header that anybody may invent is no key to count under.
 var apiKeys = map[string]struct{ user, account string }{
 	"alice": {"alice", "acme"}, "alice-ci": {"alice", "acme"}, "bob": {"bob", "acme"},
+	"carol": {"carol", "globex"}, "dave": {"dave", "globex"},
 }
 
 func main() {
 	addr := flag.String("addr", "127.0.0.1:8082", "the address to listen on")
 	redisAddr := flag.String("redis", "", "the address of a Redis server; without one, a Redis in this process")
-	password := flag.String("staff", "", "the password of the user staff; without one, staff have no routes")
+	password := flag.String("staff", rand.Text(), "the password of the user staff")
+	busy := flag.Bool("traffic", true, "whether carol and dave ask")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, *addr, *redisAddr, *password, os.Stdout); err != nil {
+	if err := run(ctx, *addr, *redisAddr, *password, *busy, os.Stdout); err != nil {
 		log.Fatal(err)
 	}
 }
 
 // run serves until ctx ends.
-func run(ctx context.Context, addr, redisAddr, staffPassword string, out io.Writer) error {
+func run(ctx context.Context, addr, redisAddr, password string, busy bool, out io.Writer) error {
 	if redisAddr == "" {
 		own := miniredis.NewMiniRedis()
 		own.ClockTTL(true) // keys expire as time passes
@@ -104,19 +107,33 @@ func run(ctx context.Context, addr, redisAddr, staffPassword string, out io.Writ
 	}
 	rdb := redis.NewClient(&redis.Options{Addr: redisAddr})
 	defer rdb.Close()
+	reporter, err := top.New(rdb, top.WithOutcomes(), top.WithUsage(), top.WithInterval(time.Second))
+	if err != nil {
+		return err
+	}
+	defer reporter.Close()
 	// an answer takes seconds, so a decision may take one
 	limiter, err := ginlimit.NewLimiter(rdb, ginlimit.WithTimeout(time.Second),
-		ginlimit.WithHeaders(ginlimit.RateLimitDraft))
+		ginlimit.WithHeaders(ginlimit.RateLimitDraft), ginlimit.WithClientObserver(reporter.Observe))
 	if err != nil {
 		return err
 	}
 	defer limiter.Close()
+	r, dryRun := router(limiter)
+	if err := staff(r, limiter, rdb, password, dryRun); err != nil {
+		return err
+	}
 	listener, err := net.Listen("tcp", addr)
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "Listening on %s, counting in Redis at %s.\n", listener.Addr(), redisAddr)
-	server := &http.Server{Handler: router(limiter, staffPassword), ReadHeaderTimeout: 5 * time.Second}
+	address := listener.Addr().String()
+	fmt.Fprintf(out, "Listening on %s, counting in Redis at %s.\n", address, redisAddr)
+	fmt.Fprintf(out, "The page for staff: http://staff:%s@%s/staff/\n", password, address)
+	if busy {
+		traffic(ctx, address)
+	}
+	server := &http.Server{Handler: r, ReadHeaderTimeout: 5 * time.Second}
 	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
 	if err := server.Serve(listener); ctx.Err() == nil {
 		return err
@@ -124,30 +141,30 @@ func run(ctx context.Context, addr, redisAddr, staffPassword string, out io.Writ
 	return nil
 }
 
-func router(limiter *ginlimit.Limiter, staffPassword string) *gin.Engine {
+// router returns the gateway, and the switch that has it only try its limits.
+func router(limiter *ginlimit.Limiter) (r *gin.Engine, dryRun *atomic.Bool) {
 	gin.SetMode(gin.ReleaseMode)
-	r := gin.New()
+	r, dryRun = gin.New(), new(atomic.Bool)
 	r.Use(gin.Recovery())
+	policy := func(name string, opts ...ginlimit.PolicyOption) *ginlimit.Policy {
+		return must(limiter.Policy(name, opts...))
+	}
 	key, account := ginlimit.WithKey(ginlimit.ByHeader("X-API-Key")), ginlimit.WithKey(ginlimit.ByValue("account"))
 	wait := ginlimit.WithQueue(4, 2*time.Second)
 	cost, settle := ginlimit.WithCost(estimate), ginlimit.WithSettle(used)
-	s := &staff{limiter: limiter, policies: map[string]*ginlimit.Policy{}}
 	policies := []*ginlimit.Policy{
-		s.policy("api key", key, ginlimit.PerMinute(60), ginlimit.InFlight(2), wait),
-		s.policy("tokens", key, ginlimit.PerMinute(6000),
+		policy("api key", key, ginlimit.PerMinute(60), ginlimit.InFlight(2), wait),
+		policy("tokens", key, ginlimit.PerMinute(6000),
 			ginlimit.PerCalendar(100_000, ginlimit.CalendarMonth(nil, 1)), cost, settle,
 			ginlimit.WithHeaders(ginlimit.XRateLimit|ginlimit.RateLimitDraft)),
-		s.policy("user", ginlimit.WithKey(ginlimit.ByValue("user")), ginlimit.InFlight(3), wait),
-		s.policy("account", account, ginlimit.InFlight(4), wait),
+		policy("user", ginlimit.WithKey(ginlimit.ByValue("user")), ginlimit.InFlight(3), wait),
+		policy("account", account, ginlimit.InFlight(4), wait),
 		// The users of an account share the tokens that the upstream allows it.
-		s.policy("upstream", account, ginlimit.PerMinute(9000).WithBurst(16_000), // 8 × 1,000 for each of two
+		policy("upstream", account, ginlimit.PerMinute(9000).WithBurst(16_000), // 8 × 1,000 for each of two
 			ginlimit.WithShares(func(c *gin.Context) (string, int) { return c.GetString("user"), 1 }), cost, settle),
 	}
-	if staffPassword != "" {
-		s.routes(r.Group("/staff", gin.BasicAuth(gin.Accounts{"staff": staffPassword})))
-	}
-	r.POST("/v1/complete", authenticate, parse, tried(&s.dryRun, policies...), complete)
-	return r
+	r.POST("/v1/complete", authenticate, parse, tried(dryRun, policies...), complete)
+	return r, dryRun
 }
 
 // must returns a policy, or ends the program with what is wrong with its options.
@@ -212,8 +229,8 @@ func complete(c *gin.Context) {
 func upstream(ctx context.Context, req request) iter.Seq[string] {
 	words := strings.Fields(req.Prompt)
 	return func(yield func(string) bool) {
-		for range 1 + rand.N(req.MaxTokens) {
-			if ctx.Err() != nil || !yield(words[rand.N(len(words))]) {
+		for range 1 + mathrand.N(req.MaxTokens) {
+			if ctx.Err() != nil || !yield(words[mathrand.N(len(words))]) {
 				return
 			}
 			time.Sleep(time.Millisecond)

@@ -5,12 +5,12 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"net/url"
 	"regexp"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -23,8 +23,10 @@ func TestGateway(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	out, in := io.Pipe()
 	ended := make(chan error, 1)
-	go func() { ended <- run(ctx, "127.0.0.1:0", "", "secret", in) }()
-	line := testkit.Must(bufio.NewReader(out).ReadString('\n'))
+	go func() { ended <- run(ctx, "127.0.0.1:0", "", "secret", true, in) }()
+	said := bufio.NewReader(out)
+	line := testkit.Must(said.ReadString('\n'))
+	go func() { _, _ = io.Copy(io.Discard, said) }()
 	address := regexp.MustCompile(`127\.0\.0\.1:\d+`).FindString(line)
 
 	ask := func(key, body string) (*http.Response, string) {
@@ -97,44 +99,49 @@ func TestGateway(t *testing.T) {
 }
 
 // testStaff does what staff may do, to an API key, which asks.
-func testStaff(t *testing.T, url string, ask func() int) {
-	send := func(method, path, body string) (int, string) {
-		req := testkit.Must(http.NewRequest(method, url+path, strings.NewReader(body)))
+func testStaff(t *testing.T, staff string, ask func() int) {
+	send := func(method, path string, fields ...string) (int, string) {
+		form := url.Values{}
+		for i := 0; i+1 < len(fields); i += 2 {
+			form.Set(fields[i], fields[i+1])
+		}
+		req := testkit.Must(http.NewRequest(method, staff+path, strings.NewReader(form.Encode())))
+		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 		req.SetBasicAuth("staff", "secret")
 		response := testkit.Must(http.DefaultClient.Do(req))
 		defer response.Body.Close()
 		return response.StatusCode, string(testkit.Must(io.ReadAll(response.Body)))
 	}
-	do := func(want int, method, path, body string) {
+	change := func(fields ...string) {
 		t.Helper()
-		code, text := send(method, path, body)
-		require.Equal(t, want, code, text)
+		code, text := send(http.MethodPost, "/change", append([]string{"policy", "api key", "client", "alice-ci"}, fields...)...)
+		require.Equal(t, http.StatusOK, code, text)
+		require.Contains(t, text, "Done: ")
 	}
 	becomes := func(want int) {
 		t.Helper()
 		require.True(t, testkit.BecomesTrue(nil, func() bool { return ask() == want }), want)
 	}
-	require.Equal(t, http.StatusUnauthorized, testkit.Must(http.Get(url+"/clients/alice-ci")).StatusCode)
-	const policy = "/policies/api%20key"
-	do(http.StatusNoContent, http.MethodPost, policy+"/clients/alice-ci/block?for=1h", "")
+	dryRun := func(on string) {
+		t.Helper()
+		code, _ := send(http.MethodPut, "/dry-run/"+on)
+		require.Equal(t, http.StatusNoContent, code)
+	}
+	require.Equal(t, http.StatusUnauthorized, testkit.Must(http.Get(staff+"/")).StatusCode)
+	change("do", "block", "for", "1h")
 	require.Equal(t, http.StatusTooManyRequests, ask())
-	_, status := send(http.MethodGet, "/clients/alice-ci", "")
-	require.Contains(t, status, `"allowed":false,"granted":0,"limit":"60/m"`)
-	do(http.StatusNoContent, http.MethodPut, "/dry-run/on", "")
+	dryRun("on")
 	require.Equal(t, http.StatusOK, ask(), "nobody is denied")
-	do(http.StatusNoContent, http.MethodPut, "/dry-run/off", "")
+	dryRun("off")
 	require.Equal(t, http.StatusTooManyRequests, ask())
-	do(http.StatusNoContent, http.MethodPost, policy+"/clients/alice-ci/reset", "")
+	change("do", "reset")
 	becomes(http.StatusOK)
-
-	until := time.Now().Add(time.Hour).Format(time.RFC3339)
-	do(http.StatusNoContent, http.MethodPut, policy+"/override", `{"limits":["0/m"],"until":"`+until+`"}`)
+	change("do", "override", "limits", "0/m", "ends", "1h")
 	becomes(http.StatusTooManyRequests)
-	_, status = send(http.MethodGet, "/clients/alice-ci", "")
-	require.Contains(t, status, `"Limits":["0/m"]`)
-	do(http.StatusNoContent, http.MethodPut, policy+"/override", `{}`)
+	change("do", "end")
 	becomes(http.StatusOK)
-	do(http.StatusBadRequest, http.MethodPut, policy+"/override", `{"limits":["0/x"]}`)
-	do(http.StatusBadRequest, http.MethodPost, policy+"/clients/alice-ci/block?for=soon", "")
-	do(http.StatusNotFound, http.MethodPost, "/policies/none/clients/alice-ci/reset", "")
+	require.True(t, testkit.BecomesTrue(nil, func() bool { // what carol asks for
+		_, page := send(http.MethodGet, "/policy?name=api+key")
+		return regexp.MustCompile(`<bdi>carol</bdi></button>`).MatchString(page)
+	}))
 }

@@ -1,95 +1,37 @@
 package main
 
 import (
-	"errors"
 	"net/http"
 	"sync/atomic"
-	"time"
 
 	"github.com/gin-gonic/gin"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/contrib/admin"
 )
 
-// staff has routes for people who answer for the limits, behind what authenticates them: the status of a client under
-// every policy, blocks and resets, and limits replaced for a time in every process.
-type staff struct {
-	limiter  *ginlimit.Limiter
-	policies map[string]*ginlimit.Policy
-	dryRun   atomic.Bool // this process only tries its limits
-}
-
-// policy makes a policy that staff may look after.
-func (s *staff) policy(name string, opts ...ginlimit.PolicyOption) *ginlimit.Policy {
-	s.policies[name] = must(s.limiter.Policy(name, opts...))
-	return s.policies[name]
-}
-
-func (s *staff) routes(r gin.IRoutes) {
-	r.GET("/clients/:client", s.status)
-	r.POST("/policies/:policy/clients/:client/block", s.change(func(c *gin.Context, p *ginlimit.Policy) error {
-		d, err := time.ParseDuration(c.Query("for"))
-		return errors.Join(err, p.Block(c.Request.Context(), c.Param("client"), d))
+// staff is where people who answer for the limits look and change them: the page, behind what authenticates them, and
+// a switch that has this process only try its limits.
+func staff(
+	r *gin.Engine, limiter *ginlimit.Limiter, rdb redis.UniversalClient, password string, dryRun *atomic.Bool,
+) error {
+	page, err := admin.New(limiter, rdb, admin.WithChanges(func(r *http.Request) (string, bool) {
+		name, _, ok := r.BasicAuth() // which is checked below
+		return name, ok
 	}))
-	r.POST("/policies/:policy/clients/:client/reset", s.change(func(c *gin.Context, p *ginlimit.Policy) error {
-		return p.Reset(c.Request.Context(), c.Param("client"))
-	}))
-	r.PUT("/policies/:policy/override", s.change(s.override))
-	r.PUT("/dry-run/:on", func(c *gin.Context) {
-		s.dryRun.Store(c.Param("on") == "on")
+	if err != nil {
+		return err
+	}
+	routes := r.Group("/staff", gin.BasicAuth(gin.Accounts{"staff": password}))
+	for _, method := range []string{http.MethodGet, http.MethodHead, http.MethodPost} {
+		routes.Handle(method, "/*page", gin.WrapH(page))
+	}
+	routes.PUT("/dry-run/:on", func(c *gin.Context) {
+		dryRun.Store(c.Param("on") == "on")
 		c.Status(http.StatusNoContent)
 	})
-}
-
-// status answers what a client has left under each policy, and which overrides there are.
-func (s *staff) status(c *gin.Context) {
-	found := gin.H{}
-	for name, p := range s.policies {
-		if rows, err := p.Status(c.Request.Context(), c.Param("client")); err == nil {
-			found[name] = rows
-		} else {
-			found[name] = err.Error() // such as that a tenant is missing
-		}
-	}
-	overrides, err := s.limiter.Overrides(c.Request.Context())
-	if err != nil {
-		fail(c, err)
-		return
-	}
-	c.JSON(http.StatusOK, gin.H{"policies": found, "overrides": overrides})
-}
-
-// override replaces the limits of a policy for one client, or for all without one; no limits end that.
-func (s *staff) override(c *gin.Context, _ *ginlimit.Policy) error {
-	var o ginlimit.Override
-	if err := c.ShouldBindJSON(&o); err != nil {
-		return errors.Join(ginlimit.ErrInvalidArgument, err)
-	}
-	o.Policy = c.Param("policy")
-	return s.limiter.Override(c.Request.Context(), o)
-}
-
-// change makes a handler of something that is done to a policy.
-func (s *staff) change(do func(*gin.Context, *ginlimit.Policy) error) gin.HandlerFunc {
-	return func(c *gin.Context) {
-		p := s.policies[c.Param("policy")]
-		if p == nil {
-			c.AbortWithStatus(http.StatusNotFound)
-		} else if err := do(c, p); err != nil {
-			fail(c, err)
-		} else {
-			c.Status(http.StatusNoContent)
-		}
-	}
-}
-
-// fail says to staff what is wrong with their request, or that Redis is away.
-func fail(c *gin.Context, err error) {
-	if errors.Is(err, ginlimit.ErrInvalidArgument) {
-		c.AbortWithStatusJSON(http.StatusBadRequest, gin.H{"error": err.Error()})
-		return
-	}
-	_ = c.AbortWithError(http.StatusServiceUnavailable, err)
+	return nil
 }
 
 // tried returns a handler that only tries the policies while the flag is set: what it would deny, events say.

@@ -2,10 +2,7 @@ package bucket
 
 import "math/bits"
 
-var ahead = kind{
-	integers: 1, fits: fitsTokens, charged: chargedTokens,
-	retryAfter: waitOf, resetAfter: waitOf, moreAfter: waitOf, denies: waits,
-}
+var ahead = kind{integers: 1}
 
 // NewAhead returns the bucket of the tokens that all processes take ahead of a limit: at most n at
 // once, and then as many as flow back to the limit.
@@ -30,7 +27,7 @@ func (b *Bucket) Regained(ms int64) int64 { return min(ms, MaxUnits/b.Drain) * b
 // fits.
 func (b *Bucket) Hold(s State, ms, n, left int64) State {
 	if b.Flows() && n <= b.Whole {
-		s.Wait = max(b.RetryAfter(s, n), ms)
+		s.Wait = max(b.Status(s, n).Retry, ms)
 		s.Level = max(s.Level, b.Capacity-b.Room(left+1)+1)
 	}
 	return s

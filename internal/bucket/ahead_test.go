@@ -68,16 +68,16 @@ func TestHold(t *testing.T) {
 	} {
 		found := State{Level: row.level}
 		s := ten.Hold(found, row.ms, row.n, ten.Remaining(found.Level))
-		require.Equal(t, row.retry, ten.RetryAfter(s, row.n), name)
+		require.Equal(t, row.retry, ten.Status(s, row.n).Retry, name)
 		require.Equal(t, ten.Remaining(found.Level), ten.Remaining(s.Level), name)
-		require.Equal(t, ten.ResetAfter(found), ten.ResetAfter(s), name)
+		require.Equal(t, ten.Status(found, 1).Reset, ten.Status(s, 1).Reset, name)
 	}
 	s := ten.Hold(ten.After(State{Level: 1000}, 500), 150, 3, 2) // five tokens have flowed back meanwhile
 	require.EqualValues(t, 2, ten.Remaining(s.Level))
-	require.Zero(t, ten.Fit(s.Level, 1, 3))
-	require.EqualValues(t, 150, ten.RetryAfter(s, 3))
+	require.Zero(t, ten.Fits(s, 1, 3))
+	require.EqualValues(t, 150, ten.Status(s, 3).Retry)
 	s = ten.Hold(ten.After(State{Level: 1000}, 500), 150, 9, 2)
-	require.EqualValues(t, 400, ten.RetryAfter(s, 9), "as without it")
+	require.EqualValues(t, 400, ten.Status(s, 9).Retry, "as without it")
 	window := newBucket(t, FixedWindow, 10, 10, second)
 	full := State{Level: 10, Wait: 70, Reset: 70}
 	require.Equal(t, full, window.Hold(full, 150, 1, 0))
@@ -113,15 +113,15 @@ func TestBan(t *testing.T) {
 	}
 	longest := NewBan(1, MaxUnits/4)
 	require.Equal(t, int64(MaxUnits/4), longest.BanLength(1<<60))
-	require.EqualValues(t, 3, b.Fit(0, 3, 100))
-	require.Zero(t, b.Fit(1, 3, 100))
+	require.EqualValues(t, 3, b.Fits(State{Level: 0}, 3, 100))
+	require.Zero(t, b.Fits(State{Level: 1}, 3, 100))
 	caused := State{Wait: 100} // by the denial that found none
 	require.Equal(t, caused, b.Charged(caused, 1, 1))
-	require.True(t, b.Denies(caused, 99, 1))
-	require.False(t, b.Denies(caused, 100, 1))
+	require.True(t, b.Denies(b.After(caused, 99), 1))
+	require.False(t, b.Denies(b.After(caused, 100), 1))
 	require.Equal(t, State{Level: 60, Wait: 60}, b.After(caused, 40))
 	require.Equal(t, State{}, b.After(caused, 100))
-	require.EqualValues(t, 100, b.RetryAfter(caused, 1))
+	require.EqualValues(t, 100, b.Status(caused, 1).Retry)
 	require.Equal(t, b, b.Share(3))
 	buckets := []Bucket{{Kind: Token}, b, NewSlots(1)}
 	require.Equal(t, 1, Counted(buckets))
@@ -135,16 +135,16 @@ func TestSlots(t *testing.T) {
 	b := NewSlots(5)
 	for _, row := range []struct{ level, charges, fit int64 }{{0, 1, 1}, {0, 9, 5}, {4, 1, 1}, {4, 2, 1}, {5, 1, 0},
 		{9, 1, 0}} {
-		require.Equal(t, row.fit, b.Fit(row.level, row.charges, 100), row)
+		require.Equal(t, row.fit, b.Fits(State{Level: row.level}, row.charges, 100), row)
 	}
 	require.Equal(t, State{Level: 3}, b.Charged(State{Level: 1}, 2, 100), "a charge takes a slot, whatever it costs")
 	require.EqualValues(t, 2, b.Remaining(3))
 	require.Zero(t, b.Remaining(7))
-	require.Zero(t, b.RetryAfter(State{Level: 4}, 100))
-	require.EqualValues(t, 1000, b.RetryAfter(State{Level: 5}, 1))
-	require.EqualValues(t, 1000, b.ResetAfter(State{Level: 5}))
-	require.EqualValues(t, 1000, b.MoreAfter(State{Level: 5}))
-	require.False(t, b.Denies(State{Level: 5}, 0, 1), "a slot may be free at any moment")
+	require.Zero(t, b.Status(State{Level: 4}, 100).Retry)
+	require.EqualValues(t, 1000, b.Status(State{Level: 5}, 1).Retry)
+	require.EqualValues(t, 1000, b.Status(State{Level: 5}, 1).Reset)
+	require.EqualValues(t, 1000, b.Status(State{Level: 5}, 1).More)
+	require.False(t, b.Denies(b.After(State{Level: 5}, 0), 1), "a slot may be free at any moment")
 	require.Equal(t, State{}, b.After(State{Level: 5}, 1))
 	share := b.Share(2)
 	require.EqualValues(t, 2, share.Capacity)

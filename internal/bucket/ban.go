@@ -3,14 +3,16 @@ package bucket
 import "math"
 
 var ban = kind{
-	integers: 2, retryAfter: waitOf, resetAfter: waitOf, moreAfter: waitOf, denies: waits,
+	integers: 2,
 
-	fits: func(_ *Bucket, level int64, _ *Shares, charges, _ int64) int64 {
-		if level > 0 {
+	fits: func(_ *Bucket, s State, charges, _ int64) int64 {
+		if s.Level > 0 {
 			return 0
 		}
 		return charges
 	},
+	waits: func(_ *Bucket, s State, _ int64) (retry, reset, more int64) { return s.Wait, s.Wait, s.Wait },
+
 	charged: func(_ *Bucket, s State, _, _ int64) State { return s },
 	lapsed: func(s State) State { // also of a ban that a denial has just caused
 		s.Level = s.Wait

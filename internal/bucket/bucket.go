@@ -42,7 +42,7 @@ type State struct {
 	Level int64 // units short of full
 
 	// In milliseconds, of what does not say so by its level. Slots have a Place and Others instead.
-	Soon  int64 // of a window, until it has more tokens than after the charge
+	More  int64 // of a window, until it has more tokens than after the charge
 	Wait  int64 // until one more charge fits: of windows, tenants and bans, and of token buckets on Hold
 	Reset int64 // of a window, until it is full, or until its calendar period ends
 

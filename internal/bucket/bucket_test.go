@@ -151,13 +151,13 @@ func TestTokenBucket(t *testing.T) {
 			t.Parallel()
 			s := State{Level: c.level}
 			assert.Equal(t, c.charge, c.b.Charge(c.n), "charge")
-			assert.Equal(t, c.fit, c.b.Fit(c.level, math.MaxInt64, c.n), "fit")
-			assert.Equal(t, min(c.fit, 1), c.b.Fit(c.level, 1, c.n), "fit one")
-			assert.Zero(t, c.b.Fit(c.level, 0, c.n), "fit none")
+			assert.Equal(t, c.fit, c.b.Fits(State{Level: c.level}, math.MaxInt64, c.n), "fit")
+			assert.Equal(t, min(c.fit, 1), c.b.Fits(State{Level: c.level}, 1, c.n), "fit one")
+			assert.Zero(t, c.b.Fits(State{Level: c.level}, 0, c.n), "fit none")
 			assert.Equal(t, c.remaining, c.b.Remaining(c.level), "remaining")
-			assert.Equal(t, c.retry, c.b.RetryAfter(s, c.n), "retry after")
-			assert.Equal(t, c.reset, c.b.ResetAfter(s), "reset after")
-			assert.Equal(t, c.more, c.b.MoreAfter(s), "more after")
+			assert.Equal(t, c.retry, c.b.Status(s, c.n).Retry, "retry after")
+			assert.Equal(t, c.reset, c.b.Status(s, 1).Reset, "reset after")
+			assert.Equal(t, c.more, c.b.Status(s, 1).More, "more after")
 		})
 	}
 }
@@ -166,7 +166,7 @@ func TestTokenBucket(t *testing.T) {
 func TestWindow(t *testing.T) {
 	t.Parallel()
 	fixed, sliding := newBucket(t, FixedWindow, 5, 5, minute), newBucket(t, SlidingWindow, 5, 5, minute)
-	found := State{Level: 3, Soon: 10, Wait: 0, Reset: 500}
+	found := State{Level: 3, More: 10, Wait: 0, Reset: 500}
 	for name, c := range map[string]struct {
 		b                Bucket
 		found            State
@@ -195,30 +195,30 @@ func TestWindow(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			assert.Equal(t, c.fit, c.b.Fit(c.found.Level, math.MaxInt64, c.n), "fit")
+			assert.Equal(t, c.fit, c.b.Fits(c.found, math.MaxInt64, c.n), "fit")
 			assert.Equal(t, c.remaining, c.b.Remaining(c.found.Level), "remaining")
-			assert.Equal(t, c.retry, c.b.RetryAfter(c.found, c.n), "retry after")
+			assert.Equal(t, c.retry, c.b.Status(c.found, c.n).Retry, "retry after")
 			assert.Equal(t, c.overdraft, c.b.Overdraft(c.n), "overdraft")
 			after := c.found
 			if c.charges > 0 {
 				after = c.b.Charged(c.found, c.charges, c.n)
 			}
 			assert.Equal(t, c.after, after)
-			assert.Equal(t, c.after.Reset, c.b.ResetAfter(after))
-			assert.Equal(t, c.after.Soon, c.b.MoreAfter(after))
+			assert.Equal(t, c.after.Reset, c.b.Status(after, 1).Reset)
+			assert.Equal(t, c.after.More, c.b.Status(after, 1).More)
 			assert.EqualValues(t, minute, c.b.FillTime())
 		})
 	}
 	t.Run("later", func(t *testing.T) {
-		s := State{Level: 5, Soon: 10, Wait: 20, Reset: 500, Mark: 7}
+		s := State{Level: 5, More: 10, Wait: 20, Reset: 500, Mark: 7}
 		for _, b := range []Bucket{fixed, sliding} {
 			assert.Equal(t, s, b.After(s, 0))
 			assert.Equal(t, State{5, 0, 10, 490, 7, nil, 0}, b.After(s, 10))
 			assert.Equal(t, State{5, 0, 0, 1, 7, nil, 0}, b.After(s, 499), "it keeps what was taken")
 			assert.Equal(t, State{Mark: 7}, b.After(s, 500), "until it is full")
 			assert.Equal(t, State{Mark: 7}, b.After(s, math.MaxInt64))
-			assert.True(t, b.Denies(s, 19, 1))
-			assert.False(t, b.Denies(s, 20, 1))
+			assert.True(t, b.Denies(b.After(s, 19), 1))
+			assert.False(t, b.Denies(b.After(s, 20), 1))
 			assert.Equal(t, int64(MaxUnits), b.MaxBlock())
 			assert.EqualValues(t, 4, b.BlockLevel(1))
 			assert.EqualValues(t, 4, b.BlockLevel(math.MaxInt64))
@@ -271,17 +271,17 @@ func TestTimesAreExact(t *testing.T) {
 			require.True(t, holds(later(ms)), about(s, n, what)...)
 			require.False(t, ms > 0 && holds(later(ms-1)), about(s, n, what)...)
 		}
-		fits := func(s State) bool { return b.Fit(s.Level, 1, n) == 1 }
-		first("retry after", b.RetryAfter(s, n), fits)
-		first("reset after", b.ResetAfter(s), func(s State) bool { return s.Level == 0 })
+		fits := func(s State) bool { return b.Fits(s, 1, n) == 1 }
+		first("retry after", b.Status(s, n).Retry, fits)
+		first("reset after", b.Status(s, 1).Reset, func(s State) bool { return s.Level == 0 })
 		more := min(b.Remaining(s.Level)+1, b.Burst)
-		first("more after", b.MoreAfter(s), func(s State) bool { return b.Remaining(s.Level) >= more })
-		require.Equal(t, b.ResetAfter(State{Level: b.Capacity}), b.FillTime())
+		first("more after", b.Status(s, 1).More, func(s State) bool { return b.Remaining(s.Level) >= more })
+		require.Equal(t, b.Status(State{Level: b.Capacity}, 1).Reset, b.FillTime())
 		for _, ms := range []int64{0, 1, 999, 1000} { // as long as a denial is remembered
-			require.Equal(t, !fits(later(ms)), b.Denies(s, ms, n), about(s, n)...)
+			require.Equal(t, !fits(later(ms)), b.Denies(b.After(s, ms), n), about(s, n)...)
 		}
 
-		if charges := b.Fit(s.Level, someNumber(r, MaxUnits), n); charges > 0 {
+		if charges := b.Fits(s, someNumber(r, MaxUnits), n); charges > 0 {
 			after := b.Charged(s, charges, n)
 			require.Greater(t, after.Level, s.Level, about(s, n)...)
 			require.LessOrEqual(t, after.Level, int64(MaxUnits)-b.Drain, about(s, n)...)
@@ -290,7 +290,7 @@ func TestTimesAreExact(t *testing.T) {
 				require.Equal(t, b.Remaining(s.Level)-charges*n, b.Remaining(after.Level), about(s, n)...)
 			}
 		} else {
-			require.Positive(t, b.RetryAfter(s, n), about(s, n)...)
+			require.Positive(t, b.Status(s, n).Retry, about(s, n)...)
 		}
 
 		block := someNumber(r, math.MaxInt64)
@@ -344,8 +344,7 @@ func TestEveryKindIsWhole(t *testing.T) {
 	require.Len(t, kinds, int(Tenants)+1)
 	for number, k := range kinds {
 		require.Equal(t, number < Kinds, k.module != "", number)
-		require.True(t, k.integers > 0 && k.fits != nil && k.charged != nil && k.retryAfter != nil &&
-			k.resetAfter != nil && k.moreAfter != nil && k.denies != nil, number)
+		require.Positive(t, k.integers, number)
 	}
 }
 
@@ -386,7 +385,7 @@ func TestShareOfACalendarPeriod(t *testing.T) {
 	whole, ok := NewCalendar("day", 100, day, day)
 	require.True(t, ok)
 	share := whole.Share(10)
-	require.EqualValues(t, 1, share.Fit(0, 1, 10))
-	require.Zero(t, share.Fit(0, 1, 11))
+	require.EqualValues(t, 1, share.Fits(State{Level: 0}, 1, 10))
+	require.Zero(t, share.Fits(State{Level: 0}, 1, 11))
 	require.Equal(t, whole.Ends, share.Ends)
 }

@@ -29,20 +29,12 @@ type kind struct {
 	module   string // what the scripts call a limit, and the file in lua/kind
 	most     int64  // the highest level, if that is less than MaxUnits
 
-	fits       func(b *Bucket, level int64, of *Shares, charges, n int64) int64
-	charged    func(b *Bucket, s State, charges, n int64) State
-	retryAfter func(b *Bucket, level, wait, n int64) int64
-	resetAfter func(b *Bucket, level, wait, reset int64) int64
-	moreAfter  func(b *Bucket, level, wait, soon int64) int64
-	lapsed     func(s State) State // corrects a state of which the level and the waits were counted down, if not nil
-	denies     func(b *Bucket, s State, ms, n int64) bool
+	// Those that are nil do nothing else than level.go does for a token bucket.
+	fits    func(b *Bucket, s State, charges, n int64) int64
+	charged func(b *Bucket, s State, charges, n int64) State
+	waits   func(b *Bucket, s State, n int64) (retry, reset, more int64) // n is at most Whole
+	lapsed  func(s State) State                                          // corrects what was counted down
 }
-
-// waitOf is when a bucket admits a charge if a State says that itself.
-func waitOf(_ *Bucket, _, wait, _ int64) int64 { return wait }
-
-// waits reports whether such a bucket still denies a charge.
-func waits(_ *Bucket, s State, ms, _ int64) bool { return s.Wait > ms }
 
 // IsLimit reports whether the bucket belongs to a limit, and not to tenants, a ban, slots or leases.
 func (b *Bucket) IsLimit() bool { return b.Kind < Kinds }
@@ -71,6 +63,3 @@ func Modules() (names []string) {
 
 // Leasable reports whether processes may take tokens of the bucket ahead.
 func (b *Bucket) Leasable() bool { return kinds[b.Kind].leasable }
-
-// Integers returns how many integers the scripts reply of the bucket's state.
-func (b *Bucket) Integers() int { return kinds[b.Kind].integers }

@@ -11,11 +11,12 @@ const (
 // Layout is what is known of a list of buckets, whatever a call does to them. It is found once for each list.
 // The limits come first in a list.
 type Layout struct {
-	Limits                     int  // how many of the buckets belong to limits
-	Kinds                      int  // of the limits: their Kind if it is one, else TokensCalendar or Mixed
-	Ban, Slots, Tenants, Ahead int  // the index of the first of this kind, or -1
-	Single                     bool // the list is one limit
-	Integers                   int  // how many integers the scripts reply of the states of all
+	Limits                     int   // how many of the buckets belong to limits
+	Kinds                      int   // of the limits: their Kind if it is one, else TokensCalendar or Mixed
+	Ban, Slots, Tenants, Ahead int   // the index of the first of this kind, or -1
+	Single                     bool  // the list is one limit
+	Integers                   []int // how many integers the scripts reply of the state of each
+	All, Short                 int   // how many of all, and in a short reply, in which each limit has one
 }
 
 // NewLayout returns the layout of a list.
@@ -26,8 +27,10 @@ func NewLayout(buckets []Bucket) *Layout {
 	same, short := l.Limits > 0, true
 	for i := range buckets {
 		b := &buckets[i]
-		l.Integers += b.Integers()
+		n := kinds[b.Kind].integers
+		l.Integers, l.All, l.Short = append(l.Integers, n), l.All+n, l.Short+n
 		if i < l.Limits {
+			l.Short += 1 - n
 			same = same && b.Kind == buckets[0].Kind
 			short = short && (b.Kind == Token || b.Ends != 0)
 		}

@@ -17,13 +17,13 @@ func TestLayout(t *testing.T) {
 		buckets []Bucket
 		want    Layout
 	}{
-		"a token bucket":           {[]Bucket{token}, Layout{1, int(Token), -1, -1, -1, -1, true, 1}},
-		"windows":                  {[]Bucket{fixed, period}, Layout{2, int(FixedWindow), -1, -1, -1, -1, false, 10}},
-		"tokens and a period":      {[]Bucket{period, token}, Layout{2, TokensCalendar, -1, -1, -1, -1, false, 6}},
-		"tokens, a ban, slots":     {[]Bucket{token, token, ban, slots}, Layout{2, int(Token), 2, 3, -1, -1, false, 5}},
-		"of several policies":      {[]Bucket{fixed, token, slots, slots}, Layout{2, Mixed, -1, 2, -1, -1, false, 8}},
-		"tokens of tenants":        {[]Bucket{token, tenants}, Layout{1, int(Token), -1, -1, 1, -1, false, 2}},
-		"tokens, and taken before": {[]Bucket{token, ahead}, Layout{1, int(Token), -1, -1, -1, 1, false, 2}},
+		"a token bucket":           {[]Bucket{token}, Layout{1, int(Token), -1, -1, -1, -1, true, []int{1}, 1, 1}},
+		"windows":                  {[]Bucket{fixed, period}, Layout{2, int(FixedWindow), -1, -1, -1, -1, false, []int{5, 5}, 10, 2}},
+		"tokens and a period":      {[]Bucket{period, token}, Layout{2, TokensCalendar, -1, -1, -1, -1, false, []int{5, 1}, 6, 2}},
+		"tokens, a ban, slots":     {[]Bucket{token, token, ban, slots}, Layout{2, int(Token), 2, 3, -1, -1, false, []int{1, 1, 2, 1}, 5, 5}},
+		"of several policies":      {[]Bucket{fixed, token, slots, slots}, Layout{2, Mixed, -1, 2, -1, -1, false, []int{5, 1, 1, 1}, 8, 4}},
+		"tokens of tenants":        {[]Bucket{token, tenants}, Layout{1, int(Token), -1, -1, 1, -1, false, []int{1, 1}, 2, 2}},
+		"tokens, and taken before": {[]Bucket{token, ahead}, Layout{1, int(Token), -1, -1, -1, 1, false, []int{1, 1}, 2, 2}},
 	} {
 		require.Equal(t, row.want, *NewLayout(row.buckets), name)
 	}

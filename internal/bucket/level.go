@@ -23,14 +23,15 @@ func (b *Bucket) Room(n int64) int64 {
 	return min(n, b.Burst) * b.Cost
 }
 
-// Fit is [Bucket.Fits] at a level, if that is all that a state says.
-func (b *Bucket) Fit(level, charges, n int64) int64 {
-	return kinds[b.Kind].fits(b, level, nil, charges, n)
-}
-
 // Fits returns how many of the charges, each of n tokens, have room in a state.
 func (b *Bucket) Fits(s State, charges, n int64) int64 {
-	return kinds[b.Kind].fits(b, s.Level, s.Shares, charges, n)
+	if fits := kinds[b.Kind].fits; fits != nil {
+		return fits(b, s, charges, n)
+	}
+	if s.Level >= b.Capacity || n > b.Whole {
+		return 0
+	}
+	return min(charges, (b.Capacity-s.Level)/(min(n, b.Burst)*b.Cost))
 }
 
 // Debt returns how many of n tokens a Charge takes at a level without room. A bucket may owe one
@@ -50,28 +51,50 @@ func (b *Bucket) maxLevel() int64 {
 
 // Charged returns the state after one or more charges of n tokens.
 func (b *Bucket) Charged(s State, charges, n int64) State {
-	return kinds[b.Kind].charged(b, s, charges, n)
+	if charged := kinds[b.Kind].charged; charged != nil {
+		return charged(b, s, charges, n)
+	}
+	s.Level += charges * b.Charge(n)
+	return s
 }
 
 // Remaining returns the whole tokens left at a level.
 func (b *Bucket) Remaining(level int64) int64 { return max(0, b.Capacity-level) / b.Cost }
 
-// RetryAfter returns in how many milliseconds a charge of n tokens fits. It is 0 if it fits now,
-// and [Never] if the bucket never holds n tokens.
-func (b *Bucket) RetryAfter(s State, n int64) int64 {
-	if n > b.Whole {
-		return Never
+// Status is what is left of a bucket in a state, and in how many milliseconds there is more. What is so already is 0.
+type Status struct {
+	Remaining int64 // whole tokens
+	Retry     int64 // until a charge fits; Never of more tokens than the bucket ever holds
+	Reset     int64 // until it is full
+	More      int64 // until it has another whole token
+}
+
+// Status returns the status of a state, for a charge of n tokens.
+func (b *Bucket) Status(s State, n int64) Status {
+	free := b.Capacity - s.Level
+	status := Status{Remaining: max(0, free) / b.Cost}
+	if waits := kinds[b.Kind].waits; waits != nil {
+		status.Retry, status.Reset, status.More = waits(b, s, n)
+	} else {
+		status.Retry, status.Reset = b.duration(min(n, b.Burst)*b.Cost-free), b.duration(s.Level)
+		status.More = b.duration(min(status.Remaining+1, b.Burst)*b.Cost - free)
+		if s.Wait > 0 { // see Hold
+			status.Retry = s.Wait
+		}
 	}
-	return kinds[b.Kind].retryAfter(b, s.Level, s.Wait, n)
+	if n > b.Whole {
+		status.Retry = Never
+	}
+	return status
 }
 
-// ResetAfter returns in how many milliseconds the bucket is full.
-func (b *Bucket) ResetAfter(s State) int64 {
-	return kinds[b.Kind].resetAfter(b, s.Level, s.Wait, s.Reset)
+// duration returns in how many milliseconds a token bucket regains units.
+func (b *Bucket) duration(units int64) int64 {
+	if units <= 0 {
+		return 0
+	}
+	return (units-1)/b.Drain + 1
 }
-
-// MoreAfter returns in how many milliseconds the bucket has another whole token, 0 if it is full.
-func (b *Bucket) MoreAfter(s State) int64 { return kinds[b.Kind].moreAfter(b, s.Level, s.Wait, s.Soon) }
 
 // FillTime returns in how many milliseconds an empty bucket is full, with what stays for others.
 func (b *Bucket) FillTime() int64 {
@@ -85,16 +108,17 @@ func (b *Bucket) FillTime() int64 {
 // taken.
 func (b *Bucket) After(s State, ms int64) State {
 	s.Level = max(0, s.Level-b.Drain*ms)
-	s.Soon, s.Wait, s.Reset = max(0, s.Soon-ms), max(0, s.Wait-ms), max(0, s.Reset-ms)
+	s.More, s.Wait, s.Reset = max(0, s.More-ms), max(0, s.Wait-ms), max(0, s.Reset-ms)
 	if lapsed := kinds[b.Kind].lapsed; lapsed != nil {
 		return lapsed(s)
 	}
 	return s
 }
 
-// Denies reports whether a bucket that denied a charge of n tokens in a state still denies it ms
-// milliseconds later.
-func (b *Bucket) Denies(s State, ms, n int64) bool { return kinds[b.Kind].denies(b, s, ms, n) }
+// Denies reports whether a state denies a charge of n tokens, by the time until one fits.
+func (b *Bucket) Denies(s State, n int64) bool {
+	return b.Status(s, n).Retry > 0
+}
 
 // BlockLevel returns the lowest level that leaves no token for ms milliseconds, or for
 // [Bucket.MaxBlock] if that is shorter.

@@ -3,11 +3,9 @@ package bucket
 import "math"
 
 var slots = kind{
-	integers: 1, divided: true, retryAfter: slotAfter, resetAfter: slotAfter, moreAfter: slotAfter,
+	integers: 1, divided: true, waits: slotWaits,
 
-	fits: func(b *Bucket, level int64, _ *Shares, charges, _ int64) int64 {
-		return min(charges, max(0, b.Capacity-level))
-	},
+	fits: func(b *Bucket, s State, charges, _ int64) int64 { return min(charges, max(0, b.Capacity-s.Level)) },
 	charged: func(_ *Bucket, s State, charges, _ int64) State {
 		s.Level += charges
 		return s
@@ -16,7 +14,6 @@ var slots = kind{
 		s.Level = 0
 		return s
 	},
-	denies: func(*Bucket, State, int64, int64) bool { return false }, // a slot may become free at any moment
 }
 
 // SlotRetry is the RetryAfter in milliseconds if there is no slot. Nobody knows when a request
@@ -31,21 +28,21 @@ func NewSlots(n int64) Bucket {
 // SlotsState returns how many slots are in use, how many of them other processes hold, and the place of this
 // process among those that wait.
 func SlotsState(used, others, place int64) State {
-	return State{Level: used, Soon: place, Reset: others}
+	return State{Level: used, More: place, Reset: others}
 }
 
 // Others returns how many slots other processes hold.
 func (s State) Others() int64 { return s.Reset }
 
 // Place returns the place of this process among those that wait for slots, or 0.
-func (s State) Place() int64 { return s.Soon }
+func (s State) Place() int64 { return s.More }
 
-// slotAfter returns after how many milliseconds to try again for a slot.
-func slotAfter(b *Bucket, level, _, _ int64) int64 {
-	if level >= b.Capacity {
-		return SlotRetry
+// slotWaits are the waits for a slot: nobody knows when one is free again.
+func slotWaits(b *Bucket, s State, _ int64) (retry, reset, more int64) {
+	if s.Level >= b.Capacity {
+		return SlotRetry, SlotRetry, SlotRetry
 	}
-	return 0
+	return 0, 0, 0
 }
 
 // Attempt is what a process reports of a client's slots when it tries to take one.

@@ -3,10 +3,13 @@ package bucket
 import "math"
 
 var tenants = kind{
-	integers: 1, fits: fitsTenant, charged: chargedTenant, retryAfter: waitOf, resetAfter: waitOf, moreAfter: waitOf,
+	integers: 1, fits: fitsTenant, charged: chargedTenant,
 
-	denies: func(b *Bucket, s State, ms, n int64) bool { // the wait is rounded up: a charge may fit before
-		return s.Wait > ms && fitsTenant(b, max(0, s.Level-b.Drain*ms), s.Shares, 1, n) == 0
+	waits: func(b *Bucket, s State, n int64) (retry, reset, more int64) {
+		if fitsTenant(b, s, 1, n) > 0 { // the wait is rounded up: a charge may fit before
+			return 0, 0, 0
+		}
+		return s.Wait, s.Wait, s.Wait
 	},
 }
 
@@ -114,13 +117,14 @@ func (b *Bucket) room(s *Shares, level int64) float64 {
 }
 
 // fitsTenant is how many charges have room in this tenant's share.
-func fitsTenant(b *Bucket, level int64, of *Shares, charges, n int64) int64 {
+func fitsTenant(b *Bucket, s State, charges, n int64) int64 {
+	of := s.Shares
 	if of == nil || charges == 0 {
 		return charges
 	}
 	w, c := float64(of.Weight), b.weighs(n)
-	fits := math.Floor((b.room(of, level) + float64(Slack*w) + float64(w*c)) / ((1 + w) * c))
-	if b.holds(of, level) == 0 {
+	fits := math.Floor((b.room(of, s.Level) + float64(Slack*w) + float64(w*c)) / ((1 + w) * c))
+	if b.holds(of, s.Level) == 0 {
 		fits = max(1, fits)
 	}
 	if fits >= float64(charges) {
@@ -181,7 +185,7 @@ func (b *Bucket) RemainingOf(s State) int64 {
 	if s.Shares == nil {
 		return math.MaxInt64
 	}
-	return fitsTenant(b, s.Level, s.Shares, math.MaxInt64, 1)
+	return fitsTenant(b, s, math.MaxInt64, 1)
 }
 
 // MoreOf returns in how many milliseconds this tenant may take another token.
@@ -219,7 +223,7 @@ type Holder struct {
 // finishes, and false at the end; it may return this tenant too, as own.
 func (b *Bucket) TenantWait(s State, n int64, next func() (h Holder, own, ok bool)) int64 {
 	of := s.Shares
-	if of == nil || fitsTenant(b, s.Level, of, 1, n) == 1 {
+	if of == nil || fitsTenant(b, s, 1, n) == 1 {
 		return 0
 	}
 	sum, weights := float64(of.Sum), float64(of.Weights)

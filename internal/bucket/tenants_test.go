@@ -42,7 +42,7 @@ func (t *tenantsOfTest) inOrder() (names []string) {
 // take charges the bucket by one charge of n tokens, if that fits.
 func (t *tenantsOfTest) take(name string, weight, n int64) bool {
 	s := t.state(name, weight)
-	if t.limit.Fit(t.level, 1, n) == 0 || t.b.Fits(s, 1, n) == 0 {
+	if t.limit.Fits(State{Level: t.level}, 1, n) == 0 || t.b.Fits(s, 1, n) == 0 {
 		return false
 	}
 	t.keep(name, t.b.Charged(s, 1, n))
@@ -176,9 +176,9 @@ func TestTenantsOfSharesNobodyKnows(t *testing.T) {
 	require.EqualValues(t, 7, b.Fits(State{Level: 9000}, 7, 3))
 	require.EqualValues(t, int64(math.MaxInt64), b.RemainingOf(State{Level: 9000}))
 	require.Equal(t, State{Level: 400}, b.Charged(State{Level: 100}, 1, 3))
-	require.Zero(t, b.RetryAfter(State{Level: 9000}, 1))
+	require.Zero(t, b.Status(State{Level: 9000}, 1).Retry)
 	require.Zero(t, b.MoreOf(State{Level: 9000}))
-	require.False(t, b.Denies(State{Level: 9000}, 0, 1))
+	require.False(t, b.Denies(b.After(State{Level: 9000}, 0), 1))
 }
 
 // TestTenantsAreForgotten where a finish or the sum would be too large to count exactly. Then what the

@@ -2,14 +2,12 @@ package bucket
 
 var (
 	fixedWindow = kind{
-		integers: 5, leasable: true, module: "fixed", fits: fitsTokens,
-		charged:    chargedFixed,
-		retryAfter: waitOf, resetAfter: windowAfter, moreAfter: windowAfter, lapsed: windowLapsed, denies: waits,
+		integers: 5, leasable: true, module: "fixed",
+		charged: chargedFixed, waits: windowWaits, lapsed: windowLapsed,
 	}
 	slidingWindow = kind{
-		integers: 5, module: "sliding", most: MaxLogged, fits: fitsTokens,
-		charged:    chargedSliding,
-		retryAfter: waitOf, resetAfter: windowAfter, moreAfter: windowAfter, lapsed: windowLapsed, denies: waits,
+		integers: 5, module: "sliding", most: MaxLogged,
+		charged: chargedSliding, waits: windowWaits, lapsed: windowLapsed,
 	}
 )
 
@@ -18,27 +16,23 @@ func chargedFixed(b *Bucket, s State, charges, n int64) State {
 	if s.Reset == 0 {
 		s.Reset = b.Period + b.Overdraft(n)
 	}
-	if s.Soon == 0 {
-		s.Soon = b.Period
+	if s.More == 0 {
+		s.More = b.Period
 	}
 	return s
 }
 
 func chargedSliding(b *Bucket, s State, charges, n int64) State {
-	s.Level += charges * b.Charge(n)
 	s.Reset = max(s.Reset, b.Period+b.Overdraft(n))
-	if s.Soon == 0 {
-		s.Soon = b.Period
-	}
-	return s
+	return chargedFixed(b, s, charges, n)
 }
 
-// windowAfter is when a window has more tokens, or all, of which a State says when.
-func windowAfter(b *Bucket, level, _, after int64) int64 {
-	if b.Ends != 0 && level == 0 { // it is full, though its period goes on
-		return 0
+// windowWaits are the waits of a window, of which a State says all.
+func windowWaits(b *Bucket, s State, _ int64) (retry, reset, more int64) {
+	if b.Ends != 0 && s.Level == 0 { // it is full, though its period goes on
+		return s.Wait, 0, 0
 	}
-	return after
+	return s.Wait, s.Reset, s.More
 }
 
 func windowLapsed(s State) State {

@@ -52,6 +52,28 @@ func Join(name string, parts ...string) string {
 	return key.String()
 }
 
+// Split returns the name and the only part of a key of Join. It is false if there are more parts, or one stands as a
+// hash.
+func Split(key string) (name, part string, ok bool) {
+	var parts [2]strings.Builder
+	n := 0
+	for i := 0; i < len(key); i++ {
+		switch {
+		case key[i] == separator[0]:
+			if n++; n == len(parts) {
+				return "", "", false
+			}
+			continue
+		case key[i] == '\\':
+			if i++; i == len(key) || key[i] == hashMark {
+				return "", "", false
+			}
+		}
+		parts[n].WriteByte(key[i])
+	}
+	return parts[0].String(), parts[1].String(), n == 1
+}
+
 // hasSpecial reports whether a part has to be escaped.
 func hasSpecial(part string) bool { return len(part) <= maxPart && strings.ContainsAny(part, special) }
 
@@ -99,7 +121,7 @@ func (t Text) Append(dst []byte, prefix, key string) []byte {
 	case prefix == "":
 	case len(key) > maxPart:
 		key = hashOf(key)
-	case hasSpecial(key):
+	case strings.ContainsAny(key, special):
 		key = escaper.Replace(key)
 	}
 	dst = append(dst, key...)
@@ -112,7 +134,11 @@ func (t Text) Append(dst []byte, prefix, key string) []byte {
 		var sum [sha256.Size]byte
 		return appendHash(dst[:start], mac.Sum(sum[:0]))
 	}
-	if plain(text) {
+	hides := len(text) > maxPlain || len(text) > 0 && text[0] == hashMark
+	for i := 0; i < len(text) && !hides; i++ {
+		hides = text[i] < ' ' || text[i] > '~' || text[i] == '{' || text[i] == '}'
+	}
+	if !hides {
 		return dst
 	}
 	sum := sha256.Sum256(text)
@@ -145,19 +171,6 @@ func (k *known) Sum(dst []byte) []byte {
 func (k *known) Reset()         { k.text = k.text[:0] }
 func (k *known) Size() int      { return sha256.Size }
 func (k *known) BlockSize() int { return 1 }
-
-// plain reports whether a key can stand in a hash tag as it is.
-func plain(text []byte) bool {
-	if len(text) > maxPlain {
-		return false
-	}
-	for i, b := range text {
-		if b < ' ' || b > '~' || b == '{' || b == '}' || i == 0 && b == hashMark {
-			return false
-		}
-	}
-	return true
-}
 
 func appendHash(dst, sum []byte) []byte {
 	return base64.RawURLEncoding.AppendEncode(append(dst, hashMark), sum)

@@ -29,6 +29,10 @@ func TestJoinTellsTuplesApart(t *testing.T) {
 	for _, tuple := range tuples {
 		key := clientkey.Join(tuple[0], tuple[1:]...)
 		assert.NotContains(t, seen, key, "%q and %q", tuple, seen[key])
+		name, part, ok := clientkey.Split(key)
+		if assert.Equal(t, len(tuple) == 2 && len(tuple[0]) <= 1024 && len(tuple[1]) <= 1024, ok, tuple); ok {
+			assert.Equal(t, tuple, []string{name, part})
+		}
 		seen[key] = tuple
 	}
 }

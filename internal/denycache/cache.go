@@ -109,17 +109,14 @@ func (c *Cache) Lookup(s Subject, states []bucket.State) bool {
 	}
 	denied := false
 	for i := range s.Buckets {
-		denied = denied || s.Buckets[i].Denies(e.States[i], maxAge, s.N)
-	}
-	if denied {
-		minAge := now.Sub(e.Received).Milliseconds()
-		for i := range s.Buckets {
-			states[i] = s.Buckets[i].After(e.States[i], minAge)
-			if held && s.Buckets[i].Denies(e.States[i], 0, s.N) {
-				left := bucket.CeilDiv(int64(e.AtLeast-age), int64(time.Millisecond))
-				few := s.Buckets[i].Remaining(e.States[i].Level) // whoever wants more is denied, too
-				states[i] = s.Buckets[i].Hold(states[i], left, s.N, few)
-			}
+		b, found := &s.Buckets[i], e.States[i]
+		denies := b.Denies(b.After(found, maxAge), s.N)
+		denied = denied || denies
+		states[i] = b.After(found, now.Sub(e.Received).Milliseconds())
+		if held && denies {
+			left := bucket.CeilDiv(int64(e.AtLeast-age), int64(time.Millisecond))
+			few := b.Remaining(found.Level) // whoever wants more is denied, too
+			states[i] = b.Hold(states[i], left, s.N, few)
 		}
 	}
 	return denied
@@ -160,7 +157,7 @@ func Holds(buckets []bucket.Bucket, states []bucket.State, n int64, atLeast time
 	limit := (life - atLeast).Milliseconds()
 	for i := range buckets {
 		b := &buckets[i]
-		if !b.Flows() || !b.Denies(states[i], 0, n) {
+		if !b.Flows() || !b.Denies(states[i], n) {
 			continue
 		}
 		if states[i].Level > b.Capacity || b.RegainTime(n) > limit {
@@ -225,7 +222,7 @@ func (c *Cache) Forget(key []byte, hash uint64, failed bool) {
 		at += life
 	}
 	c.change(hash, at)
-	c.drop(key, hash)
+	c.Charge(Subject{Key: key, Hash: hash})
 }
 
 // Charge forgets the denials of a key after Redis has charged it, as their waits are longer now. If tenants
@@ -237,23 +234,18 @@ func (c *Cache) Charge(s Subject) {
 	if s.Shared != 0 {
 		c.change(s.Shared, time.Since(c.start))
 	}
-	c.drop(s.Key, s.Hash)
+	places := c.table.Places(s.Hash)
+	for i := range places {
+		if e := places[i].Load(); e != nil && e.matches(s.Hash, s.Key) {
+			places[i].CompareAndSwap(e, nil)
+		}
+	}
 }
 
 // change sets when the last change of a key's stripe was, unless that is later already.
 func (c *Cache) change(hash uint64, since time.Duration) {
 	t, at := &c.changed[hash%stripes], int64(max(1, since))
 	for was := t.Load(); was < at && !t.CompareAndSwap(was, at); was = t.Load() {
-	}
-}
-
-// drop forgets the denials of a key.
-func (c *Cache) drop(key []byte, hash uint64) {
-	places := c.table.Places(hash)
-	for i := range places {
-		if e := places[i].Load(); e != nil && e.matches(hash, key) {
-			places[i].CompareAndSwap(e, nil)
-		}
 	}
 }
 

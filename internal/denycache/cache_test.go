@@ -59,11 +59,11 @@ func TestWindowsDenyUntilTheirWaitIsOver(t *testing.T) {
 	for _, kind := range []bucket.Kind{bucket.FixedWindow, bucket.SlidingWindow} {
 		inBubbleRun(t, fmt.Sprint(kind), func(t *testing.T) {
 			c, one := New(64), newBuckets(t, kind, [2]int64{10, 1000})
-			c.Remember(of("k", 1, 3, one), denied(bucket.State{Level: 8, Soon: 30, Wait: 70, Reset: 900, Mark: 5}))
+			c.Remember(of("k", 1, 3, one), denied(bucket.State{Level: 8, More: 30, Wait: 70, Reset: 900, Mark: 5}))
 			require.Nil(t, c.lookup(of("k", 1, 4, one)))
 			require.Nil(t, c.lookup(of("k", 1, 1, one)))
 			time.Sleep(40 * ms)
-			require.Equal(t, []bucket.State{{Level: 8, Soon: 0, Wait: 30, Reset: 860, Mark: 5}},
+			require.Equal(t, []bucket.State{{Level: 8, More: 0, Wait: 30, Reset: 860, Mark: 5}},
 				c.lookup(of("k", 1, 3, one)))
 			time.Sleep(29 * ms)
 			require.NotNil(t, c.lookup(of("k", 1, 3, one)))

@@ -152,7 +152,7 @@ func TestHoldDeniesForAsLongAsItSays(t *testing.T) {
 				return
 			}
 			require.NotNil(t, states)
-			require.Equal(t, row.retry, one[0].RetryAfter(states[0], row.n))
+			require.Equal(t, row.retry, one[0].Status(states[0], row.n).Retry)
 		})
 	}
 }

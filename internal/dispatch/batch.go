@@ -1,6 +1,8 @@
 package dispatch
 
 import (
+	"fmt"
+	"runtime"
 	"slices"
 	"strconv"
 	"time"
@@ -14,12 +16,10 @@ import (
 type Batch struct {
 	Groups []*Group // in the order of their first calls; those behind the last one are used again
 
-	ctx           *goroutine.Borrowed  // of the transport, with the values of the first call's caller
-	spareContexts []goroutine.Borrowed // contexts of further batches
-	calls         []*Call
-	newest        map[uint64]*Group // by the hash of a key: the group that a further call may join
+	ctx    *goroutine.Borrowed // of the transport, with the values of the first call's caller
+	calls  []*Call
+	newest map[uint64]*Group // by the hash of a key: the group that a further call may join
 
-	urgent  bool      // it has a Return, which must not be done late
 	since   time.Time // when it took its calls, or was answered last
 	overdue bool      // it was late and has no slot
 
@@ -28,34 +28,143 @@ type Batch struct {
 	err      error     // of the transport
 }
 
-// Group is one or several calls on the same buckets, which Redis decides at once.
-type Group struct {
-	*Call                  // the first call, with what all calls have in common
-	Charges int64          // of all calls
-	First   bool           // on its key in this batch
-	Found   []bucket.State // before the first call, as the transport found them
-	Err     error          // of the transport, if the group was not decided
-	last    *Call          // the end of the list that begins with the first call
-	tenants tenants        // of the calls, if the buckets are shared
-}
-
 func newBatch() *Batch { return &Batch{newest: map[uint64]*Group{}} }
 
-// contextsAtOnce is how many contexts are allocated at once.
-const contextsAtOnce = 16
-
-// borrow gives the batch a context with the values of the caller of its first call. No context is
-// used for two batches, because a hook of the client may keep it.
-func (b *Batch) borrow(stuck *goroutine.Stuck) {
-	if len(b.spareContexts) == 0 {
-		b.spareContexts = make([]goroutine.Borrowed, contextsAtOnce)
+// coalesce makes groups of the calls. A call joins only the newest group on its key, so that Redis
+// decides the calls on one key in their order. Of calls on several keys that is their first key.
+func (b *Batch) coalesce() {
+	for _, c := range b.calls {
+		before := b.newest[c.Hash]
+		if before != nil && before.joins(c) {
+			before.last.next, before.last = c, c
+			before.Charges += c.Op.Charges
+			continue
+		}
+		n := len(b.Groups)
+		if b.Groups = slices.Grow(b.Groups, 1)[:n+1]; b.Groups[n] == nil {
+			b.Groups[n] = new(Group)
+		}
+		g := b.Groups[n]
+		g.Call, g.last, g.Charges, g.First = c, c, c.Op.Charges, before == nil
+		g.Found = append(g.Found[:0], c.States...)
+		if c.Op.Tenant.Name != "" {
+			g.tenants.begin(c)
+		}
+		if len(b.calls) > 1 {
+			b.newest[c.Hash] = g
+		}
 	}
-	b.ctx, b.spareContexts = &b.spareContexts[0], b.spareContexts[1:]
-	caller := &b.calls[0].caller
-	b.ctx.BorrowFrom(caller.ctx, stuck)
-	caller.borrowed = b.ctx
 }
 
+// run sends batches until nothing waits.
+//
+// It yields so that batches are larger, which costs no time if no other goroutine can run. It yields
+// once before the first batch, so that callers of the same moment are queued before it leaves. It
+// yields after each batch, so that callers that have just been answered and call again are queued
+// before the next one leaves.
+func (d *Dispatcher) run(b *Batch) {
+	defer func() { // a hook of the client may end the goroutine
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.slots.release(b)
+		d.startRunLocked()
+	}()
+	runtime.Gosched()
+	for d.fill(b) {
+		b.coalesce()
+		within := &d.sending
+		if slices.ContainsFunc(b.calls, func(c *Call) bool { return c.Op.Verb == bucket.Return }) {
+			within = &d.timeout // a Return must not be done late
+		}
+		d.deliver(within, b)
+		runtime.Gosched()
+	}
+}
+
+// fill moves a part of the queue into b, and reports whether there is any.
+func (d *Dispatcher) fill(b *Batch) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !b.overdue {
+		d.queue.fill(b, d.slots.limit())
+	}
+	if len(b.calls) > 0 {
+		first := &b.calls[0].caller
+		b.ctx = d.contexts.Lend(first.ctx)
+		first.borrowed = b.ctx
+	}
+	b.since = time.Now()
+	d.startRunLocked() // the last answer may have shown that the server is healthy, so there may be a slot for the rest
+	return len(b.calls) > 0
+}
+
+// deliver sends a batch within a deadline and answers all its calls, even if a hook of the client
+// panics or ends the goroutine. On a cluster and a ring go-redis runs the hooks of a pipeline in
+// goroutines of its own, where a panic cannot be caught.
+func (d *Dispatcher) deliver(within *sharedDeadline, b *Batch) {
+	b.deadline = within.use()
+	b.ctx.Context = b.deadline
+	b.err = goroutine.ErrGoexit
+	defer d.answer(b)
+	b.err = d.server.Transport.Send(b.ctx, b)
+}
+
+// answer answers the calls of a batch, after the transport has returned or could not. It is deferred.
+func (d *Dispatcher) answer(b *Batch) {
+	if p := recover(); p != nil {
+		b.fail(fmt.Errorf("the Redis client panics: %v", p))
+	} else if b.err == goroutine.ErrGoexit {
+		b.fail(goroutine.ErrGoexit)
+	}
+	sentAt, received, err := b.since, time.Now(), b.err
+	took, calls := received.Sub(sentAt), len(b.calls)
+	late := took >= d.timeout.span
+	if err == nil && late {
+		err = ErrLate
+	}
+	var peek *Call
+	if err != nil {
+		peek = b.Groups[0].peek()
+	}
+	b.ctx.End()
+	for _, g := range b.Groups {
+		g.distribute(sentAt, received)
+	}
+	b.deadline.release()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.stats.Batches++
+	d.stats.Calls += uint64(calls)
+	switch {
+	case b.overdue: // its failure was counted when it gave up its slot
+	case err != nil:
+		d.failedLocked(sentAt, received, peek, err)
+	default:
+		d.slots.answered(took, calls)
+		if d.breaker.answered() {
+			d.stats.changed(closed, "")
+		}
+	}
+	if b.inline && late {
+		d.pauseInlineLocked(b.deadline, sentAt, received)
+	}
+	inline := b.inline
+	b.reset()
+	if b.since = received; inline { // so it is not late
+		d.slots.release(b)
+		d.startRunLocked()
+	}
+}
+
+// fail gives all calls of a batch an error.
+func (b *Batch) fail(err error) {
+	b.err = err
+	for _, g := range b.Groups {
+		g.Err = err
+	}
+}
+
+// reset makes the batch empty.
 func (b *Batch) reset() {
 	b.ctx, b.deadline, b.inline = nil, nil, false
 	clear(b.calls)
@@ -70,41 +179,15 @@ func (b *Batch) reset() {
 	b.Groups = b.Groups[:0]
 }
 
-// coalesce makes groups of the calls. A call joins only the newest group on its key, so that Redis
-// decides the calls on one key in their order. Of calls on several keys that is their first key.
-func (b *Batch) coalesce() {
-	b.urgent = false
-	for _, c := range b.calls {
-		b.urgent = b.urgent || c.Op.Verb == bucket.Return
-		var before *Group
-		if len(b.calls) > 1 {
-			before = b.newest[c.Hash]
-			if before != nil && before.joins(c) {
-				before.last.next, before.last = c, c
-				before.Charges += c.Op.Charges
-				continue
-			}
-		}
-		g := b.add()
-		g.Call, g.last, g.Charges, g.First = c, c, c.Op.Charges, before == nil
-		g.Found = append(g.Found[:0], c.States...)
-		if c.Op.Tenant.Name != "" {
-			g.tenants.begin(c)
-		}
-		if len(b.calls) > 1 {
-			b.newest[c.Hash] = g
-		}
-	}
-}
-
-// add adds a group.
-func (b *Batch) add() *Group {
-	n := len(b.Groups)
-	b.Groups = slices.Grow(b.Groups, 1)[:n+1]
-	if b.Groups[n] == nil {
-		b.Groups[n] = new(Group)
-	}
-	return b.Groups[n]
+// Group is one or several calls on the same buckets, which Redis decides at once.
+type Group struct {
+	*Call                  // the first call, with what all calls have in common
+	Charges int64          // of all calls
+	First   bool           // on its key in this batch
+	Found   []bucket.State // before the first call, as the transport found them
+	Err     error          // of the transport, if the group was not decided
+	last    *Call          // the end of the list that begins with the first call
+	tenants tenants        // of the calls, if the buckets are shared
 }
 
 // joins reports whether c may join the group: it takes from the same buckets of the same keys by
@@ -147,7 +230,8 @@ func (g *Group) distribute(sent, received time.Time) {
 			}
 		}
 		c.next = nil
-		c.caller.answer(g.Err)
+		c.caller.err = g.Err
+		c.caller.done <- struct{}{} // from here on the call is its caller's
 		c = next
 	}
 }

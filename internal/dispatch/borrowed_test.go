@@ -213,7 +213,6 @@ func newDo(t testing.TB, hook func(context.Context), direct bool) func() {
 	ctx := context.WithValue(context.Background(), spanKey{}, "span")
 	c := newCall("k", take(1, 1), newBuckets(t, bucket.Token, 100))
 	return func() {
-		c.Reset(c.Op, c.Buckets, c.Layout)
 		if err := d.Do(ctx, c); err != nil {
 			t.Fatal(err)
 		}

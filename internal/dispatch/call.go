@@ -2,10 +2,14 @@ package dispatch
 
 import (
 	"bytes"
+	"cmp"
+	"context"
+	"errors"
 	"slices"
 	"time"
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
+	"github.com/ginlimit/ginlimit/internal/goroutine"
 )
 
 // Call is one Op on the buckets of a key, on its way to a server and back.
@@ -59,20 +63,12 @@ const (
 	taken           // from the queue into a batch, which answers it
 )
 
-// NewCall returns a call for [Call.Reset].
+// NewCall returns a call without a key, for [Call.Set].
 func NewCall() *Call { return &Call{caller: caller{done: make(chan struct{}, 1)}} }
 
-// Reset makes the call one for an Op on buckets, without a key yet. It reuses the memory of the
-// call's last use.
-func (c *Call) Reset(op bucket.Op, buckets []bucket.Bucket, layout *bucket.Layout) {
-	c.Op, c.Attempt = op, bucket.Attempt{}
-	c.Key, c.Others = c.Key[:0], c.Others[:0]
-	c.SetBuckets(buckets, layout)
-}
-
-// SetBuckets sets the buckets of the call.
-func (c *Call) SetBuckets(buckets []bucket.Bucket, layout *bucket.Layout) {
-	c.Buckets, c.Layout = buckets, layout
+// Set sets what the call does to which buckets.
+func (c *Call) Set(op bucket.Op, buckets []bucket.Bucket, layout *bucket.Layout) {
+	c.Op, c.Buckets, c.Layout = op, buckets, layout
 	n := len(buckets)
 	c.States, c.Names = slices.Grow(c.States[:0], n)[:n], slices.Grow(c.Names[:0], n)[:n]
 }
@@ -101,8 +97,16 @@ func (c *Call) Late(timeout time.Duration) error {
 	}
 }
 
-// Release forgets the contexts of a call that is kept for another use.
-func (c *Call) Release() { c.caller.forget() }
+// Release forgets the key and the contexts of a call, and reports whether it may be used again: not if it is
+// [Call.Abandoned].
+func (c *Call) Release() bool {
+	if c.caller.abandoned {
+		return false
+	}
+	c.Key, c.Others, c.Attempt = c.Key[:0], c.Others[:0], bucket.Attempt{}
+	c.caller.ctx, c.caller.ended, c.caller.timedOut, c.caller.borrowed = nil, nil, nil, nil
+	return true
+}
 
 // KeyOf returns the key of a bucket.
 func (c *Call) KeyOf(i int) []byte { return c.of(i).Key }
@@ -121,7 +125,7 @@ func (c *Call) of(i int) (key OtherKey) {
 // peek returns a call that looks at the same buckets, which changes nothing.
 func (c *Call) peek() *Call {
 	peek := NewCall()
-	peek.Reset(bucket.Peek(1), slices.Clone(c.Buckets), c.Layout)
+	peek.Set(bucket.Peek(1), slices.Clone(c.Buckets), c.Layout)
 	peek.Key, peek.Hash = bytes.Clone(c.Key), c.Hash
 	for i, name := range c.Names {
 		peek.Names[i] = bytes.Clone(name)
@@ -135,4 +139,66 @@ func (c *Call) sameKeys(other *Call) bool {
 		slices.EqualFunc(c.Others, other.Others, func(a, b OtherKey) bool {
 			return a.From == b.From && a.Hash == b.Hash && bytes.Equal(a.Key, b.Key)
 		})
+}
+
+// errEnded stands for the error of a caller's context (see [orErr]).
+var errEnded = errors.New("the context has ended")
+
+// caller is who waits for the answer to a call, and leaves without it if a context ends. Only the
+// caller's goroutine uses abandoned and late, within [Dispatcher.Do] and after it.
+//
+// A context of the application may hang or panic. So only the caller's goroutine calls its Deadline, Done and Err,
+// without a lock: the first two before the call is queued, and Err once the caller has left.
+type caller struct {
+	ctx       context.Context     // its own
+	deadline  time.Time           // of ctx; zero if there is none
+	ended     <-chan struct{}     // is closed when ctx ends
+	timedOut  <-chan struct{}     // is closed at the timeout
+	done      chan struct{}       // has room for the one answer
+	err       error               // of the answer
+	borrowed  *goroutine.Borrowed // the context of a batch that has its values, or nil
+	abandoned bool                // Do returned without an answer that may still come
+	late      bool                // that answer comes
+}
+
+// orErr returns the error of a call, or what it stands for.
+func orErr(ctx context.Context, err error) error {
+	if err != errEnded {
+		return err
+	}
+	return cmp.Or(ctx.Err(), context.Canceled)
+}
+
+// wait waits for the answer and returns its error, or why the caller leaves before.
+func (c *caller) wait() (answered bool, err error) {
+	select {
+	case <-c.done:
+		return true, c.err
+	case <-c.ended:
+		return false, errEnded
+	case <-c.timedOut:
+		return false, ErrLate
+	}
+}
+
+// hasAnswer takes the answer if there is one.
+func (c *caller) hasAnswer() bool {
+	select {
+	case <-c.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// leaves reports whether the caller is about to leave.
+func (c *caller) leaves() bool { return isClosed(c.ended) || isClosed(c.timedOut) }
+
+func isClosed(ch <-chan struct{}) bool {
+	select {
+	case <-ch:
+		return true
+	default:
+		return false
+	}
 }

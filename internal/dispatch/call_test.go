@@ -5,6 +5,7 @@ import (
 	"encoding"
 	"fmt"
 	"hash/maphash"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -36,7 +37,7 @@ func newCall(key string, op bucket.Op, buckets []bucket.Bucket) *Call {
 }
 
 func fill(c *Call, key string, op bucket.Op, buckets []bucket.Bucket) {
-	c.Reset(op, buckets, bucket.NewLayout(buckets))
+	c.Set(op, buckets, bucket.NewLayout(buckets))
 	c.Key = append(c.Key, key...)
 	c.Hash = maphash.Bytes(seed, c.Key)
 	for i := range c.Names {
@@ -50,7 +51,7 @@ func take(charges, n int64) bucket.Op { return bucket.Op{Verb: bucket.Take, Char
 func outcome(c *Call) string {
 	granted := c.Op.Charges
 	for i := range c.Buckets {
-		granted = c.Buckets[i].Fit(c.States[i].Level, granted, max(1, c.Op.N))
+		granted = c.Buckets[i].Fits(c.States[i], granted, max(1, c.Op.N))
 	}
 	text := fmt.Sprintf("%s %+v: %d granted", c.Key, c.Op, granted)
 	for i := range c.Buckets {
@@ -58,9 +59,10 @@ func outcome(c *Call) string {
 		if granted > 0 {
 			s = b.Charged(s, granted, c.Op.N)
 		}
-		text += fmt.Sprintf(", %d left, more in %d, full in %d", b.Remaining(s.Level), b.MoreAfter(s), b.ResetAfter(s))
+		left := b.Status(s, c.Op.N)
+		text += fmt.Sprintf(", %d left, more in %d, full in %d", left.Remaining, left.More, left.Reset)
 		if granted < c.Op.Charges {
-			text += fmt.Sprintf(", retry in %d", b.RetryAfter(s, c.Op.N))
+			text += fmt.Sprintf(", retry in %d", left.Retry)
 		}
 	}
 	return text
@@ -96,13 +98,13 @@ func TestCallsLeaveAloneWhileBatchesAreSmall(t *testing.T) {
 		"one of many, many callers":  {Server{Inline: true, OneOfMany: true}, 8, 1, near},
 		"few connections, many call": {Server{Inline: true, Conns: 2}, 8, 1, near},
 	} {
-		s := newSlots(row.server)
+		s := newSlots(row.server, new(sync.WaitGroup))
 		for range 50 {
 			s.answered(row.took, row.calls)
 		}
 		alone := 0
 		for s.freeForOne() && alone < 100 {
-			s.take(&Batch{}, time.Now())
+			s.take()
 			alone++
 		}
 		require.Equal(t, row.want, alone, name)
@@ -116,11 +118,11 @@ func TestCallsLeaveAloneWhileBatchesAreSmall(t *testing.T) {
 // TestManyCallersAreNoticed: a few batches of several calls are enough, and so are a few lone calls.
 func TestManyCallersAreNoticed(t *testing.T) {
 	t.Parallel()
-	s := newSlots(Server{})
+	s := newSlots(Server{}, new(sync.WaitGroup))
 	for range 50 {
 		s.answered(100*time.Microsecond, 1)
 	}
-	s.take(&Batch{}, time.Now())
+	s.take()
 	s.answered(100*time.Microsecond, 16)
 	require.False(t, s.freeForOne())
 	for range 30 {
@@ -133,7 +135,7 @@ func TestManyCallersAreNoticed(t *testing.T) {
 func TestLargeBatchesSayNothingOfTheLatency(t *testing.T) {
 	t.Parallel()
 	for calls, want := range map[int]int{maxMeasured: maxHighLatencyInFlight, maxMeasured + 1: MaxInFlight} {
-		s := newSlots(Server{})
+		s := newSlots(Server{}, new(sync.WaitGroup))
 		for range 50 {
 			s.answered(time.Millisecond, calls)
 		}

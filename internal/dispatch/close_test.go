@@ -243,7 +243,7 @@ func TestPanicsAnswerEveryone(t *testing.T) {
 func TestFurtherKeysAreCopied(t *testing.T) {
 	c := newCall("first", take(1, 1), newBuckets(t, bucket.Token, 1, 2, 3))
 	for range 2 {
-		c.Reset(c.Op, c.Buckets, c.Layout)
+		require.True(t, c.Release())
 		c.Key = append(c.Key, "first"...)
 		for i, text := range []string{"second", "third"} {
 			other := newCall(text, take(1, 1), c.Buckets[i+1:])

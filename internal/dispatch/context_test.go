@@ -156,7 +156,9 @@ func (noDeadline) Deadline() (time.Time, bool) { return time.Now(), false }
 // TestATimeThatIsNoDeadlineIsNone.
 func TestATimeThatIsNoDeadlineIsNone(t *testing.T) {
 	t.Parallel()
-	var c caller
-	c.comes(noDeadline{t.Context()})
-	require.Zero(t, c.deadline)
+	d, c := New(testTimeout, Server{}), NewCall()
+	defer d.Close()
+	require.NoError(t, d.begin(noDeadline{t.Context()}, c))
+	d.mu.Unlock()
+	require.Zero(t, c.caller.deadline)
 }

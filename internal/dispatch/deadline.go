@@ -8,7 +8,10 @@ import (
 	"time"
 )
 
-// sharedDeadline hands out contexts that end after a span, or up to a tenth of it later. Calls of
+// slackPart is the part of its span that a shared context may end late.
+const slackPart = 10
+
+// sharedDeadline hands out contexts that end after a span, or up to a slackPart of it later. Calls of
 // about the same time share one.
 //
 // All its contexts share one timer, too. It is set for the first of them to end that somebody uses, and
@@ -36,14 +39,11 @@ type deadline struct {
 	ended time.Time // when done was closed, once it is
 }
 
-// slack is how much later than its span a context may end.
-func (d *sharedDeadline) slack() time.Duration { return d.span / 10 }
-
 // use returns a context, until its user calls release.
 func (d *sharedDeadline) use() *deadline {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	now, slack := time.Now(), d.slack() // a busy machine may let a caller wait for the lock
+	now, slack := time.Now(), d.span/slackPart // a busy machine may let a caller wait for the lock
 	if !now.Before(d.fresh) {
 		d.latest = &deadline{of: d, end: now.Add(d.span + slack), done: make(chan struct{})}
 		d.fresh = now.Add(slack)

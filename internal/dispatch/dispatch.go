@@ -6,6 +6,7 @@
 package dispatch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync"
@@ -45,26 +46,26 @@ type Dispatcher struct {
 	server   Server
 	timeout  sharedDeadline // of callers, and of a batch that a caller sends itself
 	sending  sharedDeadline // of a batch that a goroutine sends
-	spare    sync.Pool      // of *Batch
 	reopened chan error     // gives the prober the error that has opened the breaker again
 	life     lifetime
-	stuck    goroutine.Stuck // of the contexts of its batches
 
-	mu      sync.Mutex // guards everything below, and life.ended
-	queue   queue
-	slots   slots
-	inline  inlinePauses
-	breaker breaker
-	probing bool // the prober runs
-	stats   Stats
+	mu       sync.Mutex // guards everything below, and life.ended
+	queue    queue
+	slots    *slots
+	contexts goroutine.Lender // of batches
+	inline   inlinePauses
+	breaker  breaker
+	probing  bool // the prober runs
+	stats    Stats
 }
 
 // New returns a dispatcher for a server.
 func New(timeout time.Duration, server Server) *Dispatcher {
 	d := &Dispatcher{
-		server: server, slots: newSlots(server), breaker: newBreaker(timeout), reopened: make(chan error, 1),
+		server: server, breaker: newBreaker(timeout), reopened: make(chan error, 1),
 		timeout: sharedDeadline{span: timeout}, sending: sharedDeadline{span: max(timeout, connectTimeout)},
 	}
+	d.slots = newSlots(server, &d.life.running)
 	d.life.begin()
 	return d
 }
@@ -72,11 +73,7 @@ func New(timeout time.Duration, server Server) *Dispatcher {
 // Do sends a call and waits for the answer. It returns early with an error if the caller's context
 // or the timeout ends.
 func (d *Dispatcher) Do(ctx context.Context, c *Call) error {
-	defer c.caller.endBorrowed()
-	c.caller.comes(ctx)
-	d.mu.Lock()
-	if err := d.acceptLocked(); err != nil {
-		d.mu.Unlock()
+	if err := d.begin(ctx, c); err != nil {
 		return err
 	}
 	if !d.sendsInlineLocked(&c.caller) {
@@ -84,20 +81,21 @@ func (d *Dispatcher) Do(ctx context.Context, c *Call) error {
 		defer timeout.release()
 		return orErr(ctx, d.queueLocked(timeout, c))
 	}
-	b := d.startLocked()
+	b := d.slots.take()
+	b.ctx = d.contexts.Lend(ctx)
 	d.mu.Unlock()
-	b.takeInline(c, &d.stuck)
+	c.caller.abandoned = true // until it is answered
+	b.inline, b.calls = true, append(b.calls, c)
+	b.coalesce()
 	d.deliver(&d.timeout, b)
-	return c.caller.answeredInline()
+	<-c.caller.done
+	c.caller.abandoned = false
+	return c.caller.err
 }
 
 // DoWithin is [Dispatcher.Do] with a context in place of the timeout.
 func (d *Dispatcher) DoWithin(ctx, timeout context.Context, c *Call) error {
-	defer c.caller.endBorrowed()
-	c.caller.comes(ctx)
-	d.mu.Lock()
-	if err := d.acceptLocked(); err != nil {
-		d.mu.Unlock()
+	if err := d.begin(ctx, c); err != nil {
 		return err
 	}
 	return orErr(ctx, d.queueLocked(timeout, c))
@@ -106,16 +104,11 @@ func (d *Dispatcher) DoWithin(ctx, timeout context.Context, c *Call) error {
 // DoAll is [Dispatcher.Do] of several calls, which leave together. It returns the error of each.
 func (d *Dispatcher) DoAll(ctx context.Context, calls []*Call) []error {
 	errs := make([]error, len(calls))
-	for _, c := range calls {
-		c.caller.comes(ctx)
-	}
-	d.mu.Lock()
-	err := d.acceptLocked()
+	err := d.begin(ctx, calls...)
 	if err == nil {
 		err = d.makeRoomLocked(calls...)
 	}
 	if err != nil {
-		d.mu.Unlock()
 		for i := range errs {
 			errs[i] = err
 		}
@@ -131,7 +124,6 @@ func (d *Dispatcher) DoAll(ctx context.Context, calls []*Call) []error {
 	d.mu.Unlock()
 	for i, c := range calls {
 		errs[i] = d.wait(c)
-		c.caller.endBorrowed()
 	}
 	for i, err := range errs { // when all calls have left
 		errs[i] = orErr(ctx, err)
@@ -139,24 +131,56 @@ func (d *Dispatcher) DoAll(ctx context.Context, calls []*Call) []error {
 	return errs
 }
 
-// makeRoomLocked returns why calls cannot be queued, or nil. It frees the slots of late batches, if no other is free.
-func (d *Dispatcher) makeRoomLocked(calls ...*Call) error {
-	switch {
-	case d.queue.full(len(calls)):
-		return ErrQueueFull
-	case d.slots.free():
+// begin notes the context of calls and locks the dispatcher. If it takes no call, begin says why and leaves it unlocked.
+func (d *Dispatcher) begin(ctx context.Context, calls ...*Call) (err error) {
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		deadline = time.Time{}
+	}
+	ended := ctx.Done()
+	for _, c := range calls {
+		c.caller.ctx, c.caller.deadline, c.caller.ended = ctx, deadline, ended
+	}
+	d.mu.Lock()
+	if d.life.ended == nil && d.breaker.state != open {
 		return nil
 	}
-	if d.expireLocked(calls[0]); d.breaker.state == open {
-		return ErrOpen
+	defer d.mu.Unlock()
+	return cmp.Or(d.life.ended, ErrOpen)
+}
+
+// sendsInlineLocked reports whether a caller may send its call itself.
+func (d *Dispatcher) sendsInlineLocked(c *caller) bool {
+	switch {
+	case !d.server.Inline || !d.slots.healthy || len(d.queue.calls) > 0 || !d.slots.freeForOne():
+		return false
+	case c.ended != nil && d.timeout.span > maxInline:
+		return false
+	case !d.inline.end.IsZero() && time.Now().Before(d.inline.end):
+		return false
 	}
-	return nil
+	return c.deadline.IsZero() || time.Until(c.deadline) > d.timeout.span+d.timeout.span/slackPart
+}
+
+// makeRoomLocked frees the slots of late batches, if no other is free. If calls cannot be queued, it says why and
+// unlocks the dispatcher.
+func (d *Dispatcher) makeRoomLocked(calls ...*Call) (err error) {
+	if d.queue.full(len(calls)) {
+		err = ErrQueueFull
+	} else if !d.slots.free() {
+		if d.expireLocked(calls[0]); d.breaker.state == open {
+			err = ErrOpen
+		}
+	}
+	if err != nil {
+		d.mu.Unlock()
+	}
+	return err
 }
 
 // queueLocked queues a call and waits for the answer. It unlocks the dispatcher.
 func (d *Dispatcher) queueLocked(timeout context.Context, c *Call) error {
 	if err := d.makeRoomLocked(c); err != nil {
-		d.mu.Unlock()
 		return err
 	}
 	c.caller.timedOut = timeout.Done()
@@ -173,42 +197,24 @@ func (d *Dispatcher) wait(c *Call) error {
 		return err
 	}
 	d.mu.Lock()
-	defer d.mu.Unlock()
 	if c.caller.hasAnswer() { // at the last moment
+		d.mu.Unlock()
 		return c.caller.err
 	}
 	c.caller.abandoned, c.caller.late = true, c.progress == taken
 	d.queue.abandon(c)
 	d.expireLocked(c)
+	d.mu.Unlock()
+	if c.caller.borrowed != nil {
+		c.caller.borrowed.End()
+	}
 	return err
-}
-
-// acceptLocked returns why the dispatcher takes no call, or nil.
-func (d *Dispatcher) acceptLocked() error {
-	switch {
-	case d.life.ended != nil:
-		return d.life.ended
-	case d.breaker.state == open:
-		return ErrOpen
-	}
-	return nil
-}
-
-// startLocked returns an empty batch that has a slot.
-func (d *Dispatcher) startLocked() *Batch {
-	b, ok := d.spare.Get().(*Batch)
-	if !ok {
-		b = newBatch()
-	}
-	d.slots.take(b, time.Now())
-	d.life.running.Add(1)
-	return b
 }
 
 // startRunLocked starts a goroutine that sends the queue, if there is a free slot.
 func (d *Dispatcher) startRunLocked() {
-	if !d.queue.empty() && d.slots.free() {
-		go d.run(d.startLocked())
+	if len(d.queue.calls) > 0 && d.slots.free() {
+		go d.run(d.slots.take())
 	}
 }
 
@@ -239,20 +245,4 @@ func (d *Dispatcher) failedLocked(sentAt, now time.Time, c *Call, err error) {
 	d.probing = true
 	peek := c.peek()
 	d.life.running.Go(func() { newProber(d, peek).run(err) })
-}
-
-// answeredLocked notes that a batch was answered in time. It may close the breaker.
-func (d *Dispatcher) answeredLocked(took time.Duration, calls int) {
-	d.slots.answered(took, calls)
-	if d.breaker.answered() {
-		d.stats.changed(closed, "")
-	}
-}
-
-// releaseLocked gives the slot of a batch back, so that the queue may leave.
-func (d *Dispatcher) releaseLocked(b *Batch) {
-	d.slots.release(b)
-	d.spare.Put(b)
-	d.startRunLocked()
-	d.life.running.Done()
 }

@@ -1,10 +1,6 @@
 package dispatch
 
-import (
-	"time"
-
-	"github.com/ginlimit/ginlimit/internal/goroutine"
-)
+import "time"
 
 const (
 	// maxInline is the longest timeout for which a caller sends its call itself, since it then does
@@ -25,9 +21,6 @@ type inlinePauses struct {
 	longEnd time.Time     // of the last pause that begin made
 	long    time.Duration // how long that one was made
 }
-
-// active reports whether there is a pause now.
-func (p *inlinePauses) active() bool { return !p.end.IsZero() && time.Now().Before(p.end) }
 
 // beginShort begins a pause after a call that was sent inline and not answered in time: perhaps it
 // needed a new connection, which only a batch that a goroutine sends has the time to make.
@@ -60,30 +53,10 @@ func (p *inlinePauses) begin(sentAt, now time.Time) {
 	p.end = p.longEnd
 }
 
-// sendsInlineLocked reports whether a caller may send its call itself.
-func (d *Dispatcher) sendsInlineLocked(c *caller) bool {
-	switch {
-	case !d.server.Inline || !d.slots.healthy || !d.queue.empty() || !d.slots.freeForOne():
-		return false
-	case c.ended != nil && d.timeout.span > maxInline || d.inline.active():
-		return false
-	}
-	return c.deadline.IsZero() || time.Until(c.deadline) > d.timeout.span+d.timeout.slack()
-}
-
-// takeInline makes an empty batch the one of a call that its caller sends itself.
-func (b *Batch) takeInline(c *Call, stuck *goroutine.Stuck) {
-	c.caller.abandoned = true // until it is answered
-	b.inline = true
-	b.calls = append(b.calls, c)
-	b.borrow(stuck)
-	b.coalesce()
-}
-
 // pauseInlineLocked begins a pause after a call that was sent inline and was late. It may be a long one if the call
 // went on after its context had ended: beyond the limit a hook, for example, does not end with the context.
 func (d *Dispatcher) pauseInlineLocked(within *deadline, sentAt, now time.Time) {
-	limit := d.timeout.span + 2*d.timeout.slack() + inlineGrace
+	limit := d.timeout.span + 2*d.timeout.span/slackPart + inlineGrace
 	if now.Sub(sentAt) > limit && within.outlived(now) {
 		d.inline.begin(sentAt, now)
 	} else {

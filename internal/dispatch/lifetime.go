@@ -52,4 +52,4 @@ func (d *Dispatcher) Retire(gone bool) (last Stats, ok bool) {
 	return d.stats, true
 }
 
-func (d *Dispatcher) unusedLocked() bool { return d.queue.empty() && d.slots.batches() == 0 }
+func (d *Dispatcher) unusedLocked() bool { return len(d.queue.calls) == 0 && d.slots.batches() == 0 }

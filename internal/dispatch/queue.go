@@ -16,8 +16,6 @@ type queue struct {
 	abandoned int // calls whose callers have left
 }
 
-func (q *queue) empty() bool { return len(q.calls) == 0 }
-
 // waiting returns how many callers wait.
 func (q *queue) waiting() int { return len(q.calls) - q.abandoned }
 
@@ -67,7 +65,8 @@ func (q *queue) fill(b *Batch, batches int) {
 func (q *queue) fail(err error) {
 	for _, c := range q.calls {
 		if c.progress == queued {
-			c.caller.answer(err)
+			c.caller.err = err
+			c.caller.done <- struct{}{}
 		}
 	}
 	q.calls, q.abandoned = nil, 0

@@ -166,6 +166,6 @@ func (c *randomCallers) ask(t *testing.T, r *rand.Rand, one []bucket.Bucket) {
 		c.mu.Unlock()
 	}
 	assert.Empty(t, call.caller.done)
-	call.Release()
+	assert.True(t, call.Release())
 	c.pool.Put(call)
 }

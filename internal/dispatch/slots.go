@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"slices"
+	"sync"
 	"time"
 )
 
@@ -21,23 +22,34 @@ const (
 	// connection. All that are in flight may become overdue at once, and then one for each further
 	// failure until the breaker opens.
 	moreOverdue = maxFailures - 1
+
+	// highLatency is the round trip from which on the latency of a server is high.
+	highLatency = 500 * time.Microsecond
+	// maxMeasured is how many calls a measured batch may have: a larger one takes the server longer.
+	maxMeasured = 4
+	// minMeasured is how many batches must have been measured: the first ones may have made a
+	// connection.
+	minMeasured = 8
 )
 
 // slots are what batches in flight to a server hold. They have no lock of their own: their owner, a
 // dispatcher, calls them behind its lock.
 type slots struct {
-	few, many int      // how many there are if the latency is low, and if it is high
-	alone     int      // how many there are for calls alone if the latency is low and batches are small
-	most      int      // how many batches may be unanswered: each holds a connection
-	inFlight  []*Batch // without those that are overdue
-	overdue   int      // batches that were late and have no slot
-	healthy   bool     // the last batch was answered
-	roundTrip roundTrip
-	calls     float64 // in a batch, about
+	few, many int             // how many there are if the latency is low, and if it is high
+	alone     int             // how many there are for calls alone if the latency is low and batches are small
+	most      int             // how many batches may be unanswered: each holds a connection
+	inFlight  []*Batch        // without those that are overdue
+	overdue   int             // batches that were late and have no slot
+	healthy   bool            // the last batch was answered
+	calls     float64         // in a batch, about
+	roundTrip time.Duration   // the least time that a small batch took lately; 0 is not known
+	measured  int             // batches, up to minMeasured
+	idle      sync.Pool       // of *Batch: those without a slot
+	running   *sync.WaitGroup // of those that are not released yet
 }
 
-func newSlots(server Server) slots {
-	s := slots{few: MaxInFlight, many: maxHighLatencyInFlight}
+func newSlots(server Server, running *sync.WaitGroup) *slots {
+	s := &slots{few: MaxInFlight, many: maxHighLatencyInFlight, running: running}
 	if server.OneOfMany {
 		s.few = 1
 	}
@@ -56,11 +68,14 @@ func newSlots(server Server) slots {
 
 // limit returns how many batches may be in flight while the server answers.
 func (s *slots) limit() int {
-	if s.roundTrip.high() {
+	if s.latencyIsHigh() {
 		return s.many
 	}
 	return s.few
 }
+
+// latencyIsHigh reports whether the latency of the server is high.
+func (s *slots) latencyIsHigh() bool { return s.roundTrip >= highLatency && s.measured >= minMeasured }
 
 // free reports whether another batch may leave.
 func (s *slots) free() bool {
@@ -72,25 +87,33 @@ func (s *slots) free() bool {
 // others are in flight, it may only while batches are small, so that waiting for others gains nothing.
 func (s *slots) freeForOne() bool {
 	n := len(s.inFlight)
-	if n > 0 && !s.roundTrip.high() {
+	if n > 0 && !s.latencyIsHigh() {
 		return s.healthy && s.calls < fewCalls && n < s.alone && s.batches() < s.most
 	}
 	return n == 0 || s.free()
 }
 
-// take gives a slot to a batch that is about to leave.
-func (s *slots) take(b *Batch, now time.Time) {
-	b.overdue, b.since = false, now
+// take gives a slot to an empty batch, which is about to leave.
+func (s *slots) take() *Batch {
+	b, ok := s.idle.Get().(*Batch)
+	if !ok {
+		b = newBatch()
+	}
+	b.overdue, b.since = false, time.Now()
 	s.inFlight = append(s.inFlight, b)
+	s.running.Add(1)
+	return b
 }
 
-// release takes the slot of a batch back, unless the batch gave it up when it became overdue.
+// release takes the slot of an empty batch back, unless the batch gave it up when it became overdue.
 func (s *slots) release(b *Batch) {
 	if b.overdue {
 		s.overdue--
-		return
+	} else {
+		s.inFlight = slices.DeleteFunc(s.inFlight, func(other *Batch) bool { return other == b })
 	}
-	s.inFlight = slices.DeleteFunc(s.inFlight, func(other *Batch) bool { return other == b })
+	s.idle.Put(b)
+	s.running.Done()
 }
 
 // expire frees the slots of late batches, unless too many are overdue. Their calls are still
@@ -119,8 +142,16 @@ func (s *slots) expire(now time.Time, timeout time.Duration) (sentAt time.Time, 
 // answered notes how long an answered batch took, and its number of calls.
 func (s *slots) answered(took time.Duration, calls int) {
 	s.healthy = true
-	s.roundTrip.measure(took, calls)
 	s.calls += (float64(calls) - s.calls) / 8
+	switch took = max(1, took); {
+	case calls > maxMeasured:
+		return
+	case s.roundTrip == 0 || took < s.roundTrip:
+		s.roundTrip = took
+	default:
+		s.roundTrip += (took - s.roundTrip) / 16
+	}
+	s.measured = min(s.measured+1, minMeasured)
 }
 
 // batches returns how many batches are not answered yet.

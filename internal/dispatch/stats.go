@@ -11,12 +11,6 @@ type Stats struct {
 	Transitions    map[Transition]uint64
 }
 
-// sent counts a batch and its calls.
-func (s *Stats) sent(calls int) {
-	s.Batches++
-	s.Calls += uint64(calls)
-}
-
 // changed counts a transition of the breaker.
 func (s *Stats) changed(to breakerState, reason string) {
 	if s.Transitions == nil {

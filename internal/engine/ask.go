@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"sync/atomic"
 	"time"
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
@@ -48,11 +49,21 @@ type Ask struct {
 	Recalls bool          // what is taken late is given back if nobody has decided, as for a caller that has left
 	Report  rules.Report  // which statuses are wanted
 	Queue   Queue         // how the request waits for what it lacks of this Ask
+	Waiting *atomic.Int64 // counts the requests that do; may be nil
 	scope   rules.Scope   // all of the set, but for a look that leaves slots out
-	look    bool          // it takes nothing
+	looks   looks         // if it takes nothing
 	again   bool          // it has waited and tried before, and its tokens are counted as wanted
 	turn    time.Duration // until this process is no longer known to wait; 0 if the request does not
 }
+
+// looks is what an Ask looks at.
+type looks uint8
+
+const (
+	nothing    looks = iota // it takes
+	limits                  // what one token would meet
+	everything              // also if a limit prohibits
+)
 
 // Queue says how a request waits for what it lacks of an Ask. The zero Queue does not wait.
 type Queue struct {
@@ -101,7 +112,7 @@ type Answer struct {
 // for 0 tokens, and for more than there ever are.
 func (a *Ask) op() (op bucket.Op) {
 	switch n := a.N; {
-	case a.look || n == 0:
+	case a.looks != nothing || n == 0:
 		op = bucket.Peek(1)
 	case a.UpTo:
 		op = bucket.Op{Verb: bucket.Take, Charges: min(n, a.Set.Burst), N: 1}
@@ -156,25 +167,35 @@ func (a *Answer) Status(resource int) *rules.Status {
 // HasSlot reports whether the decision took a slot.
 func (a *Answer) HasSlot() bool { return a.attempt > 0 }
 
-// answerStatic answers an Ask of n tokens that needs no bucket.
-func (a *Answer) answerStatic(n int64, ask *Ask) {
+// answerStatic answers an Ask that needs no bucket.
+func (a *Answer) answerStatic(ask *Ask) {
+	n := ask.N
+	if ask.looks != nothing {
+		n = 0
+	}
 	a.Verdict, _ = ask.Set.Static(rules.All, n)
 	if a.Decided, a.Source = true, FromStatic; !a.Allowed && ask.Report != rules.ReportNone {
 		a.Statuses = append(a.Statuses, rules.Status{Resource: rules.Prohibited, Denies: true})
 	}
 }
 
-// judge fills in the answer from the states of a call.
-func (a *Answer) judge(c *dispatch.Call, ask *Ask, source Source) {
-	charges, fits := ask.Set.Fit(ask.scope, c.States, c.Op)
-	a.Verdict, a.Statuses = ask.Set.Judge(ask.scope, c.States, c.Op.N, charges, fits, ask.Report, a.Statuses)
-	if a.Decided, a.Source = true, source; ask.N == 0 {
-		a.allowFree()
+// judge fills in the answer to an Ask by a set: its own or its share. It judges charges of n tokens in the states
+// found, if one fits.
+func (e *Engine) judge(ask *Ask, a *Answer, set *rules.Set, found []bucket.State, n, charges int64, fits bool) {
+	a.Verdict, a.Statuses = set.Judge(found, n, charges, fits, ask.Report, a.Statuses[:0])
+	if a.Decided = true; !fits && a.Source == FromStore && set.Bans() {
+		e.bans.note(a.Hash, set.Banned(found))
+	}
+	if ask.N == 0 { // it is allowed, whatever is left
+		a.Allowed, a.RetryAfter = true, 0
 	}
 }
 
-// allowFree allows a request for 0 tokens, whatever is left.
-func (a *Answer) allowFree() { a.Allowed, a.RetryAfter = true, 0 }
+// judgeDenied fills in the answer to a call that the deny cache denies.
+func (e *Engine) judgeDenied(c *dispatch.Call, ask *Ask, a *Answer) {
+	a.Source = FromCache
+	e.judge(ask, a, ask.Set, c.States, c.Op.N, 0, false)
+}
 
 // denies reports whether an answer denies.
 func denies(a Answer) bool { return a.Decided && !a.Allowed }

@@ -44,7 +44,6 @@ type bench struct {
 // inBubble runs a test in a bubble with a Redis.
 func inBubble(t *testing.T, test func(t *testing.T, b *bench)) {
 	t.Helper()
-	t.Parallel()
 	scripts := testkit.Scripts(t)
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) { test(t, &bench{Bubble: b, scripts: scripts}) })
 }

@@ -9,9 +9,29 @@ import (
 	"github.com/ginlimit/ginlimit/internal/dispatch"
 )
 
-// denial returns what the deny cache knows a call by, of a request that waits or does not.
-func denial(c *dispatch.Call, waits bool) denycache.Subject {
-	s := denycache.Subject{Key: c.Key, Hash: c.Hash, Buckets: c.Buckets, N: c.Op.N, Waits: waits}
+// askStore has the store decide.
+func (e *Engine) askStore(ctx context.Context, c *dispatch.Call, ask *Ask, answer *Answer) error {
+	if err := e.store.Do(ctx, c); err != nil {
+		return err
+	}
+	if ask.Settles {
+		answer.receipt = newReceipt(e.Timeout, c.Sent, c.States)
+	}
+	charges, fits := ask.Set.Fit(c.States, c.Op.Charges, c.Op.N)
+	e.judge(ask, answer, ask.Set, c.States, c.Op.N, charges, fits)
+	switch {
+	case e.denied == nil || ask.N == 0: // what is free is allowed, whatever is left
+	case fits:
+		e.denied.Charge(denial(c))
+	default:
+		e.remember(c, denycache.Beside{})
+	}
+	return nil
+}
+
+// denial returns what the deny cache knows a call by.
+func denial(c *dispatch.Call) denycache.Subject {
+	s := denycache.Subject{Key: c.Key, Hash: c.Hash, Buckets: c.Buckets, N: c.Op.N}
 	if c.Op.Tenant.Name != "" {
 		s.Shared = c.Hash
 		s.Key = whoOf(c.Key, c.Op.Tenant)
@@ -23,32 +43,16 @@ func denial(c *dispatch.Call, waits bool) denycache.Subject {
 
 // isDenied reports whether a denial of a call's charge is remembered, and if so sets its states.
 func (e *Engine) isDenied(c *dispatch.Call, ask *Ask) bool {
-	return e.denied.Lookup(denial(c, ask.turn > 0), c.States)
+	s := denial(c)
+	s.Waits = ask.turn > 0
+	return e.denied.Lookup(s, c.States)
 }
 
-// noteDecision remembers that Redis denied a call, with what stands beside it, or forgets that it did.
-func (e *Engine) noteDecision(c *dispatch.Call, allowed bool, beside denycache.Beside) {
-	switch {
-	case allowed:
-		e.denied.Charge(denial(c, false))
-	case c.Op.Charges > 0:
+// remember remembers that Redis denied a call that takes, and what was looked at beside it.
+func (e *Engine) remember(c *dispatch.Call, beside denycache.Beside) {
+	if c.Op.Charges > 0 {
 		d := denycache.Denial{States: c.States, Sent: c.Sent, Received: c.Received}
 		d.Beside[0] = beside
-		e.denied.Remember(denial(c, false), d)
+		e.denied.Remember(denial(c), d)
 	}
-}
-
-// askStore has the store decide.
-func (e *Engine) askStore(ctx context.Context, c *dispatch.Call, ask *Ask, answer *Answer) error {
-	if err := e.store.Do(ctx, c); err != nil {
-		return err
-	}
-	if ask.Settles {
-		answer.receipt = newReceipt(e.Timeout, c.Sent, c.States)
-	}
-	answer.judge(c, ask, FromStore)
-	if e.denied != nil && ask.N > 0 { // what is free is allowed, whatever is left
-		e.noteDecision(c, answer.Allowed, denycache.Beside{})
-	}
-	return nil
 }

@@ -127,10 +127,12 @@ func (e *Engine) Ready(ctx context.Context) error {
 		return errClosed()
 	default:
 	}
-	if left(ctx) {
+	if ctx.Err() != nil && left(ctx) {
 		return ended(ctx)
 	}
-	e.replica.Start()
+	if m := e.replica; m != nil && !m.Started.Load() {
+		m.Start()
+	}
 	return nil
 }
 
@@ -220,7 +222,7 @@ func (e *Engine) call(op bucket.Op, s *Subject, scope rules.Scope) *dispatch.Cal
 	}
 	op.Tenant = s.Tenant
 	buckets, layout := s.Set.Call(scope)
-	c.Reset(op, buckets, layout)
+	c.Set(op, buckets, layout)
 	c.Key = e.Keys.Append(c.Key, s.Prefix, s.Client)
 	c.Hash = clientkey.Hash(c.Key)
 	return c
@@ -228,8 +230,7 @@ func (e *Engine) call(op bucket.Op, s *Subject, scope rules.Scope) *dispatch.Cal
 
 // release keeps a call for another use, unless it may still be answered.
 func (e *Engine) release(c *dispatch.Call) {
-	if !c.Abandoned() {
-		c.Release()
+	if c.Release() {
 		e.calls.Put(c)
 	}
 }

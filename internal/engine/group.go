@@ -90,21 +90,23 @@ func (g *group) read(e *Engine, err error) {
 		return
 	}
 	c := g.call
-	g.charges = c.Op.Charges
-	for i := range c.Buckets {
-		g.charges = c.Buckets[i].Fits(c.States[i], g.charges, c.Op.Tokens(i))
-	}
 	if len(g.calls) > 1 {
 		wire.Split(c, g.calls)
 	}
+	g.charges = c.Op.Charges
 	for _, m := range g.members {
 		m.call.Sent, m.call.Received = c.Sent, c.Received
-		if g.charges > 0 && e.keepsSlot(m.call) {
+		fit, fits := m.ask.Set.Fit(m.call.States, c.Op.Charges, m.call.Op.N)
+		g.charges, m.fits = min(g.charges, fit), fits
+	}
+	for _, m := range g.members {
+		switch {
+		case g.charges == 0:
+		case e.keepsSlot(m.call):
 			m.answer.attempt = m.call.Attempt.Number
-		} else if g.charges > 0 {
-			g.surplus = true
+		default:
+			g.surplus, m.fits = true, false
 		}
-		_, m.fits = m.ask.Set.Fit(m.ask.scope, m.call.States, m.call.Op)
 		m.known = !m.fits && !m.free()
 	}
 }
@@ -182,7 +184,7 @@ func (g *group) end(ctx context.Context, e *Engine, allowed bool, beside denycac
 		}
 		switch {
 		case g.err == nil:
-			e.judge(m, m.ask.Set, m.call.Op, m.call.States, charges, m.fits)
+			e.judge(m.ask, a, m.ask.Set, m.call.States, m.call.Op.N, charges, m.fits)
 			g.note(e, m, beside)
 		case !g.recalled: // this process has decided, or nobody
 			e.loseAttempt(m.call)
@@ -199,8 +201,11 @@ func (g *group) note(e *Engine, m *member, beside denycache.Beside) {
 	if m.of != nil {
 		m.call.Op.Charges = 1 // of what is remembered
 	}
-	if g.charges > 0 || !m.fits || m.ask.look {
-		e.noteDecision(m.call, m.fits, beside)
+	switch {
+	case !m.fits:
+		e.remember(m.call, beside)
+	case g.charges > 0 || m.ask.looks != nothing:
+		e.denied.Charge(denial(m.call))
 	}
 }
 

@@ -17,7 +17,7 @@ func TestTokenBucketsAreReadInOneFile(t *testing.T) {
 	t.Parallel()
 	doors := map[string]string{
 		"isDenied": "denial.go", "askStore": "denial.go", "askLease": "lease.go", "recallOne": "recall.go",
-		"fallBack": "local.go", "emptySeveral": "several.go", "several": "several.go",
+		"fallBack": "local.go", "takeInLine": "wait.go", "emptySeveral": "several.go", "several": "several.go",
 	}
 	shared := []string{"Engine", "Ask", "Answer"}
 	declared := map[string]string{} // names, by the file that has them

@@ -75,7 +75,7 @@ func (e *Engine) decideDenied(ctx context.Context, c *dispatch.Call, ask *Ask, a
 	}
 	done, err := e.decideByBoth(ctx, c, ask, answer)
 	if !done && err == nil {
-		answer.judge(c, ask, FromCache)
+		e.judgeDenied(c, ask, answer)
 	}
 	return err
 }
@@ -129,7 +129,7 @@ func (e *Engine) sendLeased(ctx context.Context, c *dispatch.Call, ask *Ask, ans
 		}
 		after, short = trip.End(subject, c.States, c.Sent, c.Received)
 	}
-	granted, allowed := ask.Set.Fit(rules.All, c.States, c.Op)
+	granted, allowed := ask.Set.Fit(c.States, c.Op.Charges, c.Op.N)
 	if !allowed && e.decideByLease(c, ask, answer, 1, true) {
 		return nil // by tokens that are held for longer
 	}
@@ -143,9 +143,10 @@ func (e *Engine) sendLeased(ctx context.Context, c *dispatch.Call, ask *Ask, ans
 	if short {
 		e.denyAtLeast(c, ask, after)
 	} else {
-		e.noteDecision(c, true, denycache.Beside{})
+		e.denied.Charge(denial(c))
 	}
-	if answer.judge(c, ask, FromStore); answer.Allowed && after != nil {
+	e.judge(ask, answer, ask.Set, c.States, c.Op.N, granted, allowed)
+	if allowed && after != nil {
 		// Until what was taken ahead has flowed back, too, the bucket is not full.
 		answer.ResetAfter = ask.Set.ResetAfter(answer.Resource, after)
 	}
@@ -171,7 +172,7 @@ func (e *Engine) decideByBoth(ctx context.Context, c *dispatch.Call, ask *Ask, a
 		return false, nil
 	}
 	op := bucket.Op{Verb: bucket.Take, Charges: 1, N: c.Op.N - part.Tokens}
-	if _, fits := ask.Set.Fit(rules.All, c.States, op); !fits {
+	if _, fits := ask.Set.Fit(c.States, 1, op.N); !fits {
 		e.leases.PutBack(part)
 		return false, nil
 	}
@@ -183,7 +184,7 @@ func (e *Engine) decideByBoth(ctx context.Context, c *dispatch.Call, ask *Ask, a
 		e.recallOne(ctx, own, ask, err)
 		return false, err
 	}
-	if _, allowed := ask.Set.Fit(rules.All, own.States, own.Op); !allowed {
+	if _, allowed := ask.Set.Fit(own.States, 1, op.N); !allowed {
 		e.leases.PutBack(part)
 		return false, nil
 	}
@@ -193,7 +194,7 @@ func (e *Engine) decideByBoth(ctx context.Context, c *dispatch.Call, ask *Ask, a
 		e.background.Detached(ctx, e.Timeout, func(ctx context.Context) { _ = e.giveBack(ctx, &charge) })
 		return false, nil
 	}
-	answer.judge(own, ask, FromStore)
+	e.judge(ask, answer, ask.Set, own.States, op.N, 1, true)
 	answer.Granted += part.Tokens
 	return true, nil
 }
@@ -215,7 +216,8 @@ func (e *Engine) sendAhead(ctx context.Context, c *dispatch.Call, ask *Ask, trip
 	}
 	defer e.background.Done()
 	own := e.call(trip.Op(), &ask.Subject, rules.All)
-	own.SetBuckets(ask.Set.Ahead())
+	buckets, layout := ask.Set.Ahead()
+	own.Set(own.Op, buckets, layout)
 	subject := leased(own, ask)
 	done := make(chan ahead, 1)
 	var ends atomic.Bool // there is an answer, or the caller has left
@@ -232,7 +234,7 @@ func (e *Engine) sendAhead(ctx context.Context, c *dispatch.Call, ask *Ask, trip
 		found := slices.Clone(own.States[:len(subject.Buckets)])
 		if !ends.Swap(true) {
 			done <- ahead{found, after, short, own.Sent, own.Received, nil}
-		} else if charges, _ := charge.of.Set.Fit(rules.All, found, op); charges > 0 {
+		} else if charges, _ := charge.of.Set.Fit(found, op.Charges, op.N); charges > 0 {
 			e.fillLate(&charge, charges*op.N, own.Sent, found)
 			e.giveBackLate([]Charge{charge})
 		}
@@ -262,14 +264,14 @@ func (e *Engine) denyAtLeast(c *dispatch.Call, ask *Ask, after []bucket.State) {
 		!denycache.Holds(c.Buckets, after, c.Op.N, hold) {
 		hold = 0
 	}
-	e.denied.Remember(denial(c, false), denycache.Denial{
+	e.denied.Remember(denial(c), denycache.Denial{
 		States: after, Sent: c.Sent, Received: c.Received, AtLeast: hold,
 	})
 	if hold == 0 {
 		return
 	}
 	for i := range c.Buckets {
-		if b := &c.Buckets[i]; b.Denies(c.States[i], 0, c.Op.N) {
+		if b := &c.Buckets[i]; b.Denies(c.States[i], c.Op.N) {
 			ms := bucket.CeilDiv(int64(hold), int64(time.Millisecond))
 			c.States[i] = b.Hold(c.States[i], ms, c.Op.N, b.Remaining(c.States[i].Level))
 		}
@@ -329,7 +331,7 @@ func (e *Engine) returnUnused(ctx context.Context, unused *lease.Unused) error {
 		return nil // nothing is left
 	}
 	c := dispatch.NewCall()
-	c.Reset(op, unused.Buckets, bucket.NewLayout(unused.Buckets))
+	c.Set(op, unused.Buckets, bucket.NewLayout(unused.Buckets))
 	c.Key, c.Hash = unused.Key, unused.Hash
 	return e.apply(ctx, c, true)
 }

@@ -32,6 +32,8 @@ type local struct {
 	set   *rules.Set
 	inUse func(inflight.Holders) int64 // how many slots are
 	sent  bool                         // the call may have taken a slot in Redis
+
+	charges int64 // that fit the states found
 }
 
 // takeLocally makes all Takes in this process, with a slot of each that has slots, if all are allowed and it
@@ -59,8 +61,8 @@ func (e *Engine) takeLocally(all []local, may bool) (allowed bool) {
 			allowed = true
 			for i := range all {
 				l := &all[i]
-				_, fits := l.set.Fit(l.ask.scope, l.States, l.Op)
-				allowed = allowed && (fits || l.free())
+				l.fit()
+				allowed = allowed && (l.fits || l.free())
 			}
 			takes = allowed && may
 			return takes
@@ -104,6 +106,7 @@ func (e *Engine) decideHere(members []*member, may bool) (allowed bool) {
 		default:
 			m.answer.Source = FromOpen
 			open := m.local(m.ask.Set, make([]bucket.State, len(m.call.Buckets)))
+			open.fit()
 			e.end(&open, true, sent)
 		}
 	}
@@ -138,14 +141,17 @@ func (m *member) local(set *rules.Set, found []bucket.State) local {
 	}
 }
 
+// fit finds what fits the states found.
+func (l *local) fit() { l.charges, l.fits = l.set.Fit(l.States, l.Op.Charges, l.Op.N) }
+
 // end fills in the answer of a member on which this process has decided, and ends its attempt.
 func (e *Engine) end(l *local, takes bool, sent time.Time) {
 	ask, answer := l.ask, l.answer
-	charges, fits := l.set.Fit(ask.scope, l.States, l.Op)
+	charges := l.charges
 	if !takes {
 		charges = 0
 	}
-	e.judge(l.member, l.set, l.Op, l.States, charges, fits)
+	e.judge(ask, answer, l.set, l.States, l.Op.N, charges, l.fits)
 	if ask.Settles {
 		answer.receipt = newReceipt(e.Timeout, sent, l.States)
 	}

@@ -1,9 +1,7 @@
 package engine
 
 import (
-	"github.com/ginlimit/ginlimit/internal/bucket"
 	"github.com/ginlimit/ginlimit/internal/dispatch"
-	"github.com/ginlimit/ginlimit/internal/rules"
 )
 
 // member is one of the Asks of a decision whose answer is not static.
@@ -18,18 +16,6 @@ type member struct {
 
 // free reports whether an Ask wants no token, so that it denies nothing.
 func (m *member) free() bool { return m.ask.N == 0 }
-
-// judge fills in the answer of a member by a set, from the states found.
-func (e *Engine) judge(m *member, set *rules.Set, op bucket.Op, found []bucket.State, charges int64, fits bool) {
-	a := m.answer
-	a.Verdict, a.Statuses = set.Judge(m.ask.scope, found, op.N, charges, fits, m.ask.Report, a.Statuses[:0])
-	if a.Decided = true; !fits && a.Source == FromStore && set.Bans() {
-		e.bans.note(m.call.Hash, set.Banned(rules.All, found))
-	}
-	if m.free() {
-		a.allowFree()
-	}
-}
 
 // takeBack returns what was taken for a member, which is to be given back, as the request is denied. It is a copy: the
 // caller may leave before that.

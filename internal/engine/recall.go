@@ -31,14 +31,18 @@ func (e *Engine) recall(c *dispatch.Call, asks []*Ask, calls []*dispatch.Call) b
 		for _, single := range calls {
 			e.loseAttempt(single)
 		}
-		n := c.Op.Charges
-		for i := 0; i < len(c.Buckets) && err == nil; i++ {
-			n = c.Buckets[i].Fits(c.States[i], n, c.Op.Tokens(i))
-		}
-		if n == 0 || err != nil {
+		if err != nil {
 			return
 		}
 		wire.Split(c, calls)
+		n := c.Op.Charges
+		for i, single := range calls {
+			fit, _ := charges[i].of.Set.Fit(single.States, n, single.Op.N)
+			n = min(n, fit)
+		}
+		if n == 0 {
+			return
+		}
 		for i, single := range calls {
 			e.fillLate(&charges[i], n*single.Op.N, c.Sent, single.States)
 		}

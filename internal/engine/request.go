@@ -8,28 +8,6 @@ import (
 	"github.com/ginlimit/ginlimit/internal/rules"
 )
 
-// Take takes what a request asks for, or nothing, and fills in its answers. Trials are decided at the same time.
-//
-// Answers that are not Decided are of Asks that nobody looked at, as another one was denied.
-func (e *Engine) Take(ctx context.Context, r Request) error {
-	queues := false
-	for i := range r.Asks {
-		queues = queues || r.Asks[i].Queue.Length != 0
-	}
-	if r.Waited > 0 && !queues {
-		within, cancel := e.within(ctx, time.Now().Add(-r.Waited))
-		defer cancel()
-		ctx = within
-	}
-	switch {
-	case r.Trials > 0:
-		return e.takeWithTrials(ctx, r)
-	case queues:
-		return e.takeInLine(ctx, r)
-	}
-	return e.takeNow(ctx, r.Asks, r.Answers)
-}
-
 // takeWithTrials takes what a request asks for, and decides on its trials at the same time.
 func (e *Engine) takeWithTrials(ctx context.Context, r Request) error {
 	one, live := r, len(r.Asks)-r.Trials // the Asks in force, if any, are one
@@ -71,7 +49,7 @@ func (e *Engine) takeTrials(ctx context.Context, asks []Ask, answers []Answer) {
 	var decisions []*several
 	for i := range asks {
 		if !asks[i].Set.Counted {
-			answers[i].answerStatic(asks[i].N, &asks[i])
+			answers[i].answerStatic(&asks[i])
 			answers[i].Failed = nil
 			continue
 		}
@@ -89,35 +67,24 @@ func (e *Engine) takeTrials(ctx context.Context, asks []Ask, answers []Answer) {
 
 // Peek looks at what one token would meet under an Ask.
 func (e *Engine) Peek(ctx context.Context, ask *Ask, answer *Answer) error {
-	if err := e.Ready(ctx); err != nil {
-		return err
-	}
-	if answer.reset(); ask.Set.Counted {
-		return e.look(ctx, ask, answer)
-	}
-	answer.answerStatic(0, ask)
-	return nil
+	return e.look(ctx, ask, answer, limits)
 }
 
 // Status looks at every resource of an Ask, also if a limit prohibits: the answer's Statuses are of
 // one token each.
 func (e *Engine) Status(ctx context.Context, ask *Ask, answer *Answer) error {
-	if err := e.Ready(ctx); err != nil {
-		return err
-	}
-	answer.reset()
-	if !ask.Set.Counts(rules.All) {
-		return nil
+	if answer.reset(); !ask.Set.Counts(rules.All) {
+		return e.Ready(ctx)
 	}
 	ask.Report = rules.ReportFull
-	return e.look(ctx, ask, answer)
+	return e.look(ctx, ask, answer, everything)
 }
 
 // look looks at what one token would meet under an Ask.
-func (e *Engine) look(ctx context.Context, ask *Ask, answer *Answer) error {
+func (e *Engine) look(ctx context.Context, ask *Ask, answer *Answer, at looks) error {
 	n := ask.N
-	ask.N, ask.look = 1, true
+	ask.N, ask.looks = 1, at
 	err := e.take(ctx, ask, answer)
-	ask.N, ask.look = n, false
+	ask.N, ask.looks = n, nothing
 	return err
 }

@@ -138,7 +138,7 @@ func (e *Engine) correct(ctx context.Context, charge *Charge, op bucket.Op, left
 
 // leave sets an answer to what a change has left of limits.
 func (a *Answer) leave(set *rules.Set, left []bucket.State, source Source) {
-	a.Verdict, _ = set.Judge(rules.Limits, left, 1, 0, true, rules.ReportNone, nil)
+	a.Verdict, _ = set.Judge(left, 1, 0, true, rules.ReportNone, nil)
 	a.Decided, a.Source = true, source
 }
 

@@ -175,7 +175,7 @@ func (d *several) knows() (known bool) {
 		m.known = c.Op.Charges > 0 && d.e.isDenied(c, m.ask) &&
 			(c.Layout.Ban < 0 || c.Op.Bans == bucket.NoBans || c.States[c.Layout.Ban].Wait > 0)
 		if m.known {
-			m.answer.judge(c, m.ask, FromCache)
+			d.e.judgeDenied(c, m.ask, m.answer)
 			known = true
 		}
 	}
@@ -192,7 +192,7 @@ func (d *several) lookAtRest(ctx context.Context, start time.Time) error {
 	}
 	most, _ := d.beside()
 	for _, m := range d.members {
-		if m.known && (m.answer.RetryAfter == rules.Never || d.e.denied.Looked(denial(m.call, false), most)) {
+		if m.known && (m.answer.RetryAfter == rules.Never || d.e.denied.Looked(denial(m.call), most)) {
 			return nil
 		}
 	}
@@ -215,7 +215,7 @@ func (d *several) lookAtRest(ctx context.Context, start time.Time) error {
 	}
 	for _, m := range d.members {
 		if m.known && failed == nil {
-			d.e.denied.SetBeside(denial(m.call, false), least)
+			d.e.denied.SetBeside(denial(m.call), least)
 		}
 	}
 	return nil
@@ -227,7 +227,7 @@ func (d *several) beside() (most, least denycache.Beside) {
 	most.Of, least.N = 1, math.MaxInt64
 	for _, m := range d.members {
 		if !m.known {
-			most.Of += denial(m.call, false).Hash
+			most.Of += denial(m.call).Hash
 			most.N, least.N = max(most.N, m.ask.N), min(least.N, m.ask.N)
 		}
 	}
@@ -247,7 +247,7 @@ func (d *several) rest() *several {
 		ask.scope, ask.Recalls = rules.Tokens, false
 		c := d.e.call(bucket.Peek(ask.N), &ask.Subject, ask.scope)
 		if m.known = d.e.isDenied(c, &ask); m.known {
-			m.answer.judge(c, &ask, FromCache)
+			d.e.judgeDenied(c, &ask, m.answer)
 			d.e.release(c)
 			continue
 		}

@@ -175,6 +175,10 @@ func (w *waiter) waitIn(l lack, behind bool) (next lack, moves bool, err error) 
 	})
 	leave := sync.OnceFunc(turn.Leave)
 	defer leave()
+	if waiting := w.Asks[l.ask].Waiting; waiting != nil {
+		waiting.Add(1)
+		defer waiting.Add(-1)
+	}
 	if w.Waits != nil {
 		w.Waits()
 	}

@@ -1,6 +1,7 @@
 package gintrust
 
 import (
+	"log/slog"
 	"net/http"
 	"net/netip"
 	"strings"
@@ -10,26 +11,44 @@ import (
 	"github.com/ginlimit/ginlimit/internal/clientkey"
 )
 
-// ClientAddress returns the client's address in its canonical form, and its text if Gin has it: then it is an
-// IPv4 address. It is false, with the text, for an address that cannot be read.
-func ClientAddress(c *gin.Context) (addr netip.Addr, text string, ok bool) {
+// Address is the address of a request's client. The zero Address is not known yet.
+type Address struct {
+	Addr  netip.Addr // in its canonical form
+	Text  string     // of an IPv4 address, and of one that cannot be read
+	OK    bool       // it can be read
+	Known bool       // Gin was asked
+}
+
+// ClientAddress returns the address of a request's client, and logs warnings as [Trust.warn] does: none of a nil
+// Trust.
+func (t *Trust) ClientAddress(c *gin.Context, log *slog.Logger, logged *Warnings) Address {
+	if t != nil {
+		f := t.found.Load()
+		warns := f == nil
+		for i := 0; !warns && i < len(f.headers); i++ {
+			warns = len(c.Request.Header[f.headers[i]]) > 0
+		}
+		if warns {
+			t.warn(c, log, logged)
+		}
+	}
 	address := c.ClientIP()
 	if address == "" { // Gin cannot read a zone, as in [fe80::1%eth0]:80
 		if remote, err := netip.ParseAddrPort(c.Request.RemoteAddr); err == nil {
-			return clientkey.Canonical(remote.Addr()), "", true
+			return Address{clientkey.Canonical(remote.Addr()), "", true, true}
 		}
 	}
 	addr, err := netip.ParseAddr(address)
 	switch {
 	case err != nil:
-		return addr, address, false
+		return Address{addr, address, false, true}
 	case addr.Is4(): // it has no other spelling
 		if !strings.HasPrefix(c.Request.RemoteAddr, address) {
 			address = strings.Clone(address) // rather than keep the whole header
 		}
-		return addr, address, true
+		return Address{addr, address, true, true}
 	}
-	return clientkey.Canonical(addr), "", true
+	return Address{clientkey.Canonical(addr), "", true, true}
 }
 
 const (

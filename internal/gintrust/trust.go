@@ -54,9 +54,9 @@ func (t *Trust) look(c *gin.Context) *found {
 	return f
 }
 
-// Warn logs a warning if clients can spoof their address, and one if Gin cannot read it. It looks at the
+// warn logs a warning if clients can spoof their address, and one if Gin cannot read it. It looks at the
 // engine of the first request alone.
-func (t *Trust) Warn(c *gin.Context, log *slog.Logger, logged *Warnings) {
+func (t *Trust) warn(c *gin.Context, log *slog.Logger, logged *Warnings) {
 	f := t.found.Load()
 	if f == nil {
 		f = t.look(c)

@@ -50,14 +50,27 @@ type reading struct {
 
 // Borrow returns a context that ends with one context and has the values of another, the caller's.
 func Borrow(ends, caller context.Context, stuck *Stuck) *Borrowed {
-	b := &Borrowed{Context: ends}
-	b.BorrowFrom(caller, stuck)
-	return b
+	return &Borrowed{Context: ends, caller: caller, stuck: stuck}
 }
 
-// BorrowFrom gives a Borrowed the values of a caller's context.
-func (b *Borrowed) BorrowFrom(caller context.Context, stuck *Stuck) {
-	b.caller, b.stuck = caller, stuck
+// Lender makes contexts that are borrowed often, some at once. It has no lock of its own.
+type Lender struct {
+	stuck Stuck
+	spare []Borrowed
+}
+
+// lentAtOnce is how many contexts a Lender allocates at once.
+const lentAtOnce = 16
+
+// Lend returns a context with the values of a caller's. Whoever uses it sets its Context first. No context is lent
+// twice, because a hook of the client may keep it.
+func (l *Lender) Lend(caller context.Context) *Borrowed {
+	if len(l.spare) == 0 {
+		l.spare = make([]Borrowed, lentAtOnce)
+	}
+	b := &l.spare[0]
+	b.caller, b.stuck, l.spare = caller, &l.stuck, l.spare[1:]
+	return b
 }
 
 // Value implements [context.Context].

@@ -33,8 +33,8 @@ const (
 // Fields holds the values of the header fields of one response. The zero Fields is empty.
 //
 // It is memory for the values: as part of a request's state, it saves an allocation for each field.
-// Limits and times above maxNumber that were not written lately, further numbers above it but the first,
-// and the fields after the seventh allocate.
+// Times above maxNumber that were not written lately, further numbers above it but the first, and the fields
+// after the seventh allocate.
 type Fields struct {
 	values [7]string
 	next   uint8
@@ -43,29 +43,36 @@ type Fields struct {
 
 // SetXRateLimit sets the X-RateLimit fields: the tokens of a limit, the tokens that are left, and
 // the seconds until all are there again.
-func (f *Fields) SetXRateLimit(h map[string][]string, limit, remaining, reset int64) {
-	f.Text(h, XRateLimitLimit, textOf(limit, true))
-	f.Number(h, XRateLimitRemaining, remaining)
-	f.Text(h, XRateLimitReset, textOf(reset, true)) // the same for a second
+func (f *Fields) SetXRateLimit(h map[string][]string, limit string, remaining, reset int64) {
+	f.Text(h, XRateLimitLimit, limit)
+	f.Number(h, XRateLimitRemaining, remaining, false)
+	f.Number(h, XRateLimitReset, reset, true) // the same for a second
 }
 
 // SetDenied sets the fields of a denial: the seconds after which to retry, unless they are 0, and
 // that no cache may keep the response.
 func (f *Fields) SetDenied(h map[string][]string, retryAfter int64) {
 	if retryAfter > 0 {
-		f.Text(h, RetryAfter, textOf(retryAfter, true))
+		f.Number(h, RetryAfter, retryAfter, true)
 	}
 	f.Text(h, CacheControl, NoStore)
 }
 
-// Number sets a field to a number.
-func (f *Fields) Number(h map[string][]string, name string, n int64) {
-	if n <= maxNumber || f.digits[0] != 0 {
-		f.Text(h, name, textOf(n, false))
-		return
+// Number sets a field to a number. If the number often comes again, its text is kept.
+func (f *Fields) Number(h map[string][]string, name string, n int64, again bool) {
+	text := ""
+	switch {
+	case n >= 0 && n <= maxNumber:
+		text = numbers[n]
+	case again:
+		text = keptText(n)
+	case f.digits[0] != 0:
+		text = strconv.FormatInt(n, 10)
+	default:
+		digits := strconv.AppendInt(f.digits[:0], n, 10)
+		text = unsafe.String(&digits[0], len(digits))
 	}
-	text := strconv.AppendInt(f.digits[:0], n, 10)
-	f.Text(h, name, unsafe.String(&text[0], len(text)))
+	f.Text(h, name, text)
 }
 
 // Text sets a field. Its slice has no spare capacity, so appending to it cannot overwrite the next
@@ -85,9 +92,5 @@ func Seconds(d time.Duration) int64 {
 	if d == math.MaxInt64 {
 		return 0
 	}
-	n := int64(d / time.Second)
-	if d%time.Second > 0 {
-		n++
-	}
-	return n
+	return int64(d/time.Second + min(1, max(0, d%time.Second)))
 }

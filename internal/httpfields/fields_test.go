@@ -23,7 +23,7 @@ func TestFields(t *testing.T) {
 		set  func(f *httpfields.Fields, h http.Header)
 		want http.Header
 	}{
-		"a limit": {func(f *httpfields.Fields, h http.Header) { f.SetXRateLimit(h, 10, 9, 60) },
+		"a limit": {func(f *httpfields.Fields, h http.Header) { f.SetXRateLimit(h, "10", 9, 60) },
 			http.Header{"X-Ratelimit-Limit": {"10"}, "X-Ratelimit-Remaining": {"9"}, "X-Ratelimit-Reset": {"60"}}},
 		"a denial": {func(f *httpfields.Fields, h http.Header) { f.SetDenied(h, 60) },
 			http.Header{"Retry-After": {"60"}, "Cache-Control": {"no-store"}}},
@@ -35,7 +35,7 @@ func TestFields(t *testing.T) {
 			f.Text(h, httpfields.XRateLimitStatus, httpfields.Degraded)
 		},
 			http.Header{"X-Ratelimit-Status": {"degraded"}}},
-		"the later value": {func(f *httpfields.Fields, h http.Header) { f.Number(h, "A", 1); f.Number(h, "A", 2) },
+		"the later value": {func(f *httpfields.Fields, h http.Header) { f.Number(h, "A", 1, false); f.Number(h, "A", 2, false) },
 			http.Header{"A": {"2"}}},
 	} {
 		h := http.Header{}
@@ -55,9 +55,9 @@ func TestNumbers(t *testing.T) {
 	}
 	for _, n := range append(all, all...) {
 		h, f := http.Header{}, new(httpfields.Fields)
-		f.SetXRateLimit(h, n, n, n)
-		f.Number(h, "A", n)
-		f.Number(h, "B", n^1) // the first one's text stays
+		f.SetXRateLimit(h, strconv.FormatInt(n, 10), n, n)
+		f.Number(h, "A", n, false)
+		f.Number(h, "B", n^1, false) // the first one's text stays
 		f.SetDenied(h, n)
 		want := []string{strconv.FormatInt(n, 10)}
 		for _, name := range []string{"A", "X-Ratelimit-Limit", "X-Ratelimit-Remaining", "X-Ratelimit-Reset"} {
@@ -76,7 +76,7 @@ func TestFieldsShareNoMemory(t *testing.T) {
 	t.Parallel()
 	f, h := new(httpfields.Fields), http.Header{}
 	for i := range 10 {
-		f.Number(h, "A"+strconv.Itoa(i), int64(i))
+		f.Number(h, "A"+strconv.Itoa(i), int64(i), false)
 	}
 	for i := range 10 {
 		h.Add("A"+strconv.Itoa(i), "more")
@@ -91,10 +91,10 @@ func TestFieldsOfAResponseAllocateNothing(t *testing.T) { // not parallel: it co
 	f := new(httpfields.Fields)
 	write := func() {
 		*f = httpfields.Fields{}
-		f.SetXRateLimit(h, 1_000_000, 999_999, 2_678_400)
+		f.SetXRateLimit(h, "1000000", 999_999, 2_678_400)
 		f.SetDenied(h, 2_678_400)
 		f.Text(h, httpfields.ContentType, httpfields.TypeProblem)
-		f.Number(h, httpfields.ContentLength, 200)
+		f.Number(h, httpfields.ContentLength, 200, false)
 	}
 	write()
 	require.Zero(t, testing.AllocsPerRun(100, write))

@@ -26,6 +26,7 @@ type Limit struct {
 	Quota   int64  // tokens
 	Unit    string // of the quota; "" is requests
 	Detail  string // why no wait helps; "" if one does
+	Tokens  string // in X-RateLimit-Limit
 	Problem []byte // the body of a denial by this limit alone: [QuotaProblem] of its detail and name
 }
 

@@ -24,14 +24,8 @@ type number struct {
 // recent are larger numbers that were written lately.
 var recent [256]atomic.Pointer[number]
 
-// textOf returns the text of a number. If the number often comes again, as a limit does, the text is kept.
-func textOf(n int64, again bool) string {
-	if n >= 0 && n <= maxNumber {
-		return numbers[n]
-	}
-	if !again {
-		return strconv.FormatInt(n, 10)
-	}
+// keptText returns the text of a larger number that often comes again, and keeps it.
+func keptText(n int64) string {
 	place := &recent[uint64(n)*0x9e3779b97f4a7c15>>56] // Fibonacci hashing (Knuth, TAOCP 3, 6.4)
 	kept := place.Load()
 	if kept == nil || kept.n != n {

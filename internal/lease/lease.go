@@ -48,6 +48,7 @@
 // With several limits, H is the same for all, and at most half of each burst. The lease bucket has the
 // rate of the fastest: the inequality needs no more of it than h = d × its rate. All policies
 // that share a limit, such as policies of one name in several processes, need the same lease bucket.
+// tests/model visits every state of small numbers.
 //
 // A fixed window needs no room, because its tokens come back all at once. Its leases end with it, and
 // what is used of a window was taken of it. Once a Reset or a loss of data has filled it, what others

@@ -117,7 +117,7 @@ func (t *Trip) End(s Subject, found []bucket.State, sent, received time.Time) (a
 	asked := t.op.Charges + ahead
 	granted := asked
 	for i := range s.Buckets {
-		granted = s.Buckets[i].Fit(found[i].Level, granted, t.op.N)
+		granted = s.Buckets[i].Fits(found[i], granted, t.op.N)
 	}
 	if !t.watches(&s) && granted == asked {
 		return nil, false

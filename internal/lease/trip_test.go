@@ -80,7 +80,7 @@ func (f *fixture) decide(t *Trip) []bucket.State {
 		held = min(held, f.s.Ahead.Capacity-f.lent)
 		ahead = min(ahead, (f.s.Ahead.Capacity-f.lent-held)/t.op.N)
 	}
-	charges := f.s.Buckets[0].Fit(f.level, t.op.Charges+ahead, t.op.N)
+	charges := f.s.Buckets[0].Fits(bucket.State{Level: f.level}, t.op.Charges+ahead, t.op.N)
 	f.level += charges * t.op.N
 	f.lent += held + max(0, charges-t.op.Charges)*t.op.N
 	return found

@@ -121,10 +121,10 @@ func (s *shard) setWaitsLocked(r *request, i int, kind *limit) {
 	}
 	b, state := &r.buckets[i], &r.states[i]
 	if w.block > r.now {
-		state.Soon, state.Wait = w.block-r.now, w.block-r.now
+		state.More, state.Wait = w.block-r.now, w.block-r.now
 	}
 	if w.value > 0 {
-		state.Soon = max(state.Soon, kind.untilFree(w, b, max(1, w.value-b.Capacity+1), r.now))
+		state.More = max(state.More, kind.untilFree(w, b, max(1, w.value-b.Capacity+1), r.now))
 	}
 	room := b.Room(max(1, r.Tokens(i)))
 	if short := w.value + room - b.Capacity; short > 0 && room <= b.Capacity {

@@ -52,7 +52,7 @@ func (g *giveBackTrace) step(t *testing.T) {
 			n = 1 + n/4
 		}
 		op := bucket.Op{Verb: bucket.Take, Charges: 1, N: n}
-		if found := g.c.do(0, g.b, op); g.b.Fit(found.Level, 1, n) == 1 {
+		if found := g.c.do(0, g.b, op); g.b.Fits(found, 1, n) == 1 {
 			g.charges = append(g.charges, charged{time.Now(), found.Level, n * g.b.Cost, 0})
 		}
 	case x < 90 && len(g.charges) > 0:
@@ -241,7 +241,7 @@ func TestAClockThatIsSetBack(t *testing.T) {
 					found, taken := c.take(0, today())
 					require.EqualValues(t, admitted, found.Level)
 					require.Equal(t, left, found.Reset)
-					require.Equal(t, left, found.Soon)
+					require.Equal(t, left, found.More)
 					require.True(t, taken)
 					admitted++
 				}

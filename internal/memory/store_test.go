@@ -46,7 +46,7 @@ func (c *clients) key(i int) []byte {
 
 // do does an Op on one bucket of a client, and returns the state found.
 func (c *clients) do(i int, b bucket.Bucket, op bucket.Op) bucket.State {
-	states := []bucket.State{{Level: 1, Soon: 2, Wait: 3, Reset: 4, Mark: 5}} // of another call
+	states := []bucket.State{{Level: 1, More: 2, Wait: 3, Reset: 4, Mark: 5}} // of another call
 	c.store.Do(c.key(i), []bucket.Bucket{b}, op, states)
 	return states[0]
 }
@@ -56,7 +56,7 @@ func take(n int64) bucket.Op { return bucket.Op{Verb: bucket.Take, Charges: 1, N
 // take takes a token of a client if there is one.
 func (c *clients) take(i int, b bucket.Bucket) (found bucket.State, taken bool) {
 	found = c.do(i, b, take(1))
-	return found, b.Fit(found.Level, 1, 1) == 1
+	return found, b.Fits(found, 1, 1) == 1
 }
 
 // room returns the room of all logs, and checks the shard's count.
@@ -124,7 +124,7 @@ func TestLongLogsForgetNobodyElse(t *testing.T) {
 		require.LessOrEqual(t, c.room(t), roomOfShard)
 		for i := range 1000 {
 			blocked := c.do(10+i, b, bucket.Peek(1))
-			require.Zero(t, b.Fit(blocked.Level, 1, 1))
+			require.Zero(t, b.Fits(blocked, 1, 1))
 			require.EqualValues(t, 1, c.do(1010+i, b, bucket.Peek(1)).Level)
 		}
 	})
@@ -410,10 +410,10 @@ func TestMoreThanAShareHolds(t *testing.T) {
 				b := whole.Share(10)
 				require.EqualValues(t, 10, b.Burst)
 				found := c.do(0, b, take(35))
-				require.EqualValues(t, 1, b.Fit(found.Level, 1, 35))
+				require.EqualValues(t, 1, b.Fits(found, 1, 35))
 				found = c.do(0, b, bucket.Peek(1))
-				require.Zero(t, b.Fit(found.Level, 1, 1))
-				wait := b.RetryAfter(found, 1)
+				require.Zero(t, b.Fits(found, 1, 1))
+				wait := b.Status(found, 1).Retry
 				want := map[bucket.Kind]int64{bucket.Token: 2600, bucket.FixedWindow: 4000,
 					bucket.SlidingWindow: 4000}[kind]
 				require.Equal(t, want, wait)

@@ -23,6 +23,8 @@ const (
 	Max = 10_000
 	// MaxChanges is how many one call changes: it holds Redis up for a few milliseconds.
 	MaxChanges = 1000
+	// kept is how many names and stamps of the latest changes a store keeps, for processes that know what came before.
+	kept = 4 * MaxChanges
 )
 
 // ErrFull says that there would be more than [Max].
@@ -30,12 +32,16 @@ var ErrFull = errors.New("too many overrides")
 
 // Store is where overrides are kept: Redis, or this process.
 type Store interface {
-	// Stamp returns what changes with each change of overrides.
-	Stamp(ctx context.Context) (string, error)
+	// Look returns what changes with each change of overrides, and whether a publication is there that this process has
+	// made; "" is none.
+	Look(ctx context.Context, publication string) (stamp string, isThere bool, err error)
 	// Overrides returns the texts of all overrides by their names, and the stamp.
 	Overrides(ctx context.Context) (texts map[string]string, stamp string, err error)
-	// Change makes all changes, or none and returns false if there would be more overrides than the limit.
-	Change(ctx context.Context, stamp string, limit int, changes []wire.OverrideChange) (bool, error)
+	// Since returns what has changed after a stamp, "" for what has ended, and the stamp of the last change. It is false
+	// if the store does not know that, or does not know the stamp to, which was its last one not long ago.
+	Since(ctx context.Context, stamp, to string) (texts map[string]string, last string, ok bool, err error)
+	// Change makes all changes and returns their stamp; or none, and "", if there would be more overrides than the limit.
+	Change(ctx context.Context, c *wire.OverrideChanges) (stamp string, err error)
 }
 
 // Config is what overrides are made of.
@@ -44,6 +50,10 @@ type Config[L any] struct {
 	Upkeep *upkeep.Upkeep // by which the store is looked at; nil if nobody else changes it
 	// Limits reads the limits of an override.
 	Limits func(text string) (L, error)
+	// Publication returns what this process has published, or "". If a look does not find it, the store has lost data,
+	// and Lost gets the number of overrides in force that were known and are gone. Both may be nil.
+	Publication func() string
+	Lost        func(ctx context.Context, overrides int) error
 }
 
 // Overrides are those that this process knows. Limiters go by them in a [View].
@@ -52,10 +62,9 @@ type Overrides[L any] struct {
 	known atomic.Pointer[known[L]] // never nil
 	task  upkeep.Task
 
-	reads    atomic.Int64 // numbered as they began
-	mu       sync.Mutex   // guards the fields below
-	lastRead int64        // the number of the read that is known
-	views    []*View[L]   // that do not ignore them
+	mu    sync.Mutex // guards changes of known, and the fields below
+	gone  int        // overrides in force that were known and are not, as the store does not know what has changed
+	views []*View[L] // that do not ignore them
 }
 
 // New returns overrides of which none is known yet.
@@ -78,6 +87,8 @@ type View[L any] struct {
 	Changed func()
 	// Waits reports whether callers of the limiter wait under limits that may change.
 	Waits func() bool
+	// Any says that this process knows overrides: else Find finds none.
+	Any atomic.Bool
 
 	of *Overrides[L]
 }
@@ -89,6 +100,7 @@ func (o *Overrides[L]) Join(v *View[L]) *View[L] {
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	v.Any.Store(len(o.known.Load().policies) > 0)
 	if o.views = append(o.views, v); len(o.views) == 1 {
 		o.Upkeep.Add(&o.task)
 	}
@@ -112,13 +124,31 @@ func (o *Overrides[L]) waits() bool {
 	return slices.ContainsFunc(o.views, func(v *View[L]) bool { return v.Waits() })
 }
 
-// look reads the overrides if they have changed.
+// look reads what has changed, and reports what the store has lost.
 func (o *Overrides[L]) look(ctx context.Context) error {
-	stamp, err := o.Store.Stamp(ctx)
-	if err != nil || stamp == o.known.Load().stamp {
+	publication := ""
+	if o.Publication != nil {
+		publication = o.Publication()
+	}
+	before := o.known.Load()
+	stamp, isThere, err := o.Store.Look(ctx, publication)
+	if err != nil {
 		return err
 	}
-	return o.read(ctx)
+	if stamp != before.stamp {
+		isKnown := false
+		if isKnown, err = o.read(ctx, before, stamp); err != nil && !isKnown {
+			return err
+		}
+	}
+	o.mu.Lock()
+	gone := o.gone
+	o.gone = 0
+	o.mu.Unlock()
+	if o.Lost != nil && (publication != "" && !isThere || stamp == "" && gone > 0) {
+		err = errors.Join(err, o.Lost(ctx, gone))
+	}
+	return err
 }
 
 // Override is the limits of one client of a policy, or of all clients, until it ends. It is JSON in a store.
@@ -141,39 +171,18 @@ func (o Override) Change(ends bool) wire.OverrideChange {
 	return c
 }
 
-// limits are what an override sets, where its policy and client are known.
-type limits[L any] struct {
-	limits L
-	until  time.Time
-}
-
-// known is what this process knows of the overrides. It does not change.
-type known[L any] struct {
-	stamp    string
-	policies map[string]*ofPolicy[L]
-}
-
-// ofPolicy are the overrides of a policy.
-type ofPolicy[L any] struct {
-	all     *limits[L] // nil if there are none
-	clients map[string]limits[L]
-}
-
 // Find returns the limits that replace a client's: its own override, else the one for all clients.
 func (v *View[L]) Find(policy, client string) (found L, ok bool) {
 	known := v.of.known.Load()
-	if v.Ignores || len(known.policies) == 0 {
-		return found, false
-	}
 	of := known.policies[policy]
-	if of == nil {
+	if v.Ignores || of == nil {
 		return found, false
 	}
-	if len(of.clients) > 0 {
+	if of.clients > 0 {
 		if v.Hide != nil {
 			client = v.Hide(policy, client)
 		}
-		if own, is := of.clients[client]; is && time.Now().Before(own.until) {
+		if own, is := known.client(of.name, client); is && time.Now().Before(own.until) {
 			return own.limits, true
 		}
 	}
@@ -185,84 +194,78 @@ func (v *View[L]) Find(policy, client string) (found L, ok bool) {
 
 // InForce returns how many overrides this process knows that have not ended.
 func (v *View[L]) InForce() (n int) {
-	known, now := v.of.known.Load(), time.Now()
 	if v.Ignores {
 		return 0
 	}
-	for _, of := range known.policies {
-		if of.all != nil && now.Before(of.all.until) {
-			n++
-		}
-		for _, own := range of.clients {
-			if now.Before(own.until) {
-				n++
-			}
-		}
+	for range v.of.known.Load().inForce(time.Now()) {
+		n++
 	}
 	return n
 }
 
-// read reads all overrides. One that cannot be read is left out, and reported.
-func (o *Overrides[L]) read(ctx context.Context) error {
-	turn := o.reads.Add(1)
-	texts, stamp, err := o.Store.Overrides(ctx)
+// read reads what has changed since an earlier time, at least up to the change with a stamp, or all overrides if the
+// store does not know that. It reports whether they are known now: else another read has ended meanwhile. One that
+// cannot be read is left out, and is an error.
+func (o *Overrides[L]) read(ctx context.Context, before *known[L], to string) (isKnown bool, err error) {
+	base, gone := before, 0
+	texts, stamp, ok, err := o.Store.Since(ctx, before.stamp, to)
 	if err != nil {
-		return err
+		return false, err
 	}
-	fresh, parsed := &known[L]{stamp: stamp, policies: map[string]*ofPolicy[L]{}}, map[string]L{}
-	for _, text := range texts {
-		var r Override
-		fault := wire.UnmarshalText(text, &r.Version, &r)
-		own, is := parsed[r.Limits] // many have the same
-		if !is && fault == nil {
-			own, fault = o.Limits(r.Limits)
-			parsed[r.Limits] = own
+	if !ok || base.clients > Max+MaxChanges || !splits(texts) { // many have ended by themselves
+		base = &known[L]{}
+		if texts, stamp, err = o.Store.Overrides(ctx); err != nil {
+			return false, err
 		}
-		if fault != nil {
-			err = fault
-			continue
-		}
-		of := fresh.policies[r.Policy]
-		if of == nil {
-			of = &ofPolicy[L]{clients: map[string]limits[L]{}}
-			fresh.policies[r.Policy] = of
-		}
-		until := time.UnixMilli(r.Until)
-		if r.Client == "" {
-			of.all = &limits[L]{own, until}
-		} else {
-			of.clients[r.Client] = limits[L]{own, until}
-		}
+	}
+	next, fault := o.next(base, stamp, texts)
+	if !ok {
+		gone = before.missing(next)
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if turn > o.lastRead { // else who began to read later knows as much; the next look finds what it does not
-		o.lastRead = turn
-		o.known.Store(fresh)
-		for _, v := range o.views {
-			v.Changed()
-		}
+	if o.known.Load() != before {
+		return false, nil
 	}
-	return err
+	o.known.Store(next)
+	o.gone += gone
+	for _, v := range o.views {
+		v.Any.Store(len(next.policies) > 0)
+		v.Changed()
+	}
+	return true, fault
 }
 
 // Change makes changes, and knows of them when it returns.
 func (v *View[L]) Change(ctx context.Context, changes []wire.OverrideChange) error {
-	ok, err := v.of.Store.Change(ctx, rand.Text(), Max, changes)
+	stamp, err := v.of.Store.Change(ctx, &wire.OverrideChanges{
+		Mark: rand.Text(), Limit: Max, Kept: kept, Changes: changes,
+	})
 	switch {
 	case err != nil:
 		return err
-	case !ok:
+	case stamp == "":
 		return ErrFull
 	case !v.Ignores:
-		_ = v.of.read(ctx) // else the next look does
+		v.of.readUntil(ctx, stamp)
 	}
 	return nil
 }
 
+// readUntil reads until a change is known, or leaves that to the next look.
+func (o *Overrides[L]) readUntil(ctx context.Context, stamp string) {
+	for {
+		before := o.known.Load()
+		isKnown, err := o.read(ctx, before, before.stamp)
+		if isKnown || err != nil || wire.OverrideTurn(o.known.Load().stamp) >= wire.OverrideTurn(stamp) {
+			return
+		}
+	}
+}
+
 // All returns all overrides, and knows of them when it returns.
 func (v *View[L]) All(ctx context.Context) (all []Override, err error) {
-	texts, _, err := v.of.Store.Overrides(ctx)
+	texts, stamp, err := v.of.Store.Overrides(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -274,7 +277,7 @@ func (v *View[L]) All(ctx context.Context) (all []Override, err error) {
 		all = append(all, r)
 	}
 	if !v.Ignores {
-		_ = v.of.read(ctx)
+		v.of.readUntil(ctx, stamp)
 	}
 	return all, nil
 }

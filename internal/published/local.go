@@ -24,11 +24,12 @@ func (l *Local) Publish(_ context.Context, p *wire.Publication) (int, error) {
 		l.texts, l.seen = map[string]string{}, map[string]map[string]time.Time{}
 	}
 	maps.Copy(l.texts, p.Texts)
+	now := time.Now()
 	for name := range p.Texts {
-		l.seen[name] = map[string]time.Time{p.Process: p.Now}
+		l.seen[name] = map[string]time.Time{p.Process: now}
 	}
 	for name := range l.texts {
-		if p.Now.Sub(l.seen[name][p.Process]) >= p.Life {
+		if now.Sub(l.seen[name][p.Process]) >= p.Life {
 			delete(l.texts, name)
 			delete(l.seen, name)
 		}

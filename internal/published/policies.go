@@ -32,7 +32,7 @@ const (
 type Store interface {
 	// Publish publishes policies, and returns how many had a place.
 	Publish(ctx context.Context, p *wire.Publication) (int, error)
-	// Published returns the policies by name, and when each process has last published each.
+	// Published returns the policies by name, and when each process has last published each, by this process' clock.
 	Published(ctx context.Context) (texts map[string]string, seen map[string]map[string]time.Time, err error)
 }
 
@@ -43,8 +43,10 @@ type Policies struct {
 	upkeep  *upkeep.Upkeep
 	task    upkeep.Task
 
-	mu     sync.Mutex          // guards the field below, and the fields of limiters
+	mu     sync.Mutex          // guards the fields below, and the fields of limiters
 	served map[string]*service // by their texts as if a handler served each
+	last   string              // publication that has a place, or "" if there is none
+	lastAt time.Time
 }
 
 // service is a policy that some limiters serve.
@@ -98,6 +100,7 @@ type Policy struct {
 	Options []string `json:"options,omitempty"` // names of the others
 	Floor   int      `json:"floor,omitempty"`
 	Lease   int64    `json:"lease,omitempty"` // in nanoseconds
+	Plans   string   `json:"plans,omitempty"` // of which its limits are
 	Handler bool     `json:"handler,omitempty"`
 	Build   string   `json:"build,omitempty"` // of the application
 }
@@ -133,10 +136,52 @@ func (l *Limiter) Serve(one Policy) {
 	}
 }
 
+// Last returns a publication of this process that others still see, or "" if there is none.
+func (p *Policies) Last() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if time.Since(p.lastAt) >= life-renewal {
+		return ""
+	}
+	return p.last
+}
+
+// Again publishes the policies again, as the store has lost them. Until it has them, there is no last publication.
+func (p *Policies) Again(ctx context.Context) error {
+	p.setLast("")
+	return p.publish(ctx)
+}
+
+func (p *Policies) setLast(publication string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.last, p.lastAt = publication, time.Now()
+}
+
 // publish publishes the policies that this process serves.
 func (p *Policies) publish(ctx context.Context) error {
+	last := ""
+	for _, texts := range p.publications() {
+		n, err := p.store.Publish(ctx, &wire.Publication{
+			Process: p.process, Life: life, MaxTexts: maxTexts, MaxMembers: maxMembers, Texts: texts,
+		})
+		if err != nil {
+			return err
+		}
+		for name := range texts {
+			if n == len(texts) {
+				last = wire.PublishedAs(name, p.process)
+			}
+		}
+	}
+	p.setLast(last)
+	return nil
+}
+
+// publications returns what this process serves, for a call each.
+func (p *Policies) publications() (calls []map[string]string) {
 	p.mu.Lock()
-	var calls []map[string]string
+	defer p.mu.Unlock()
 	for _, s := range p.served {
 		one := s.policy
 		if s.handlers == 0 {
@@ -149,17 +194,7 @@ func (p *Policies) publish(ctx context.Context) error {
 		}
 		calls[len(calls)-1][base64.RawURLEncoding.EncodeToString(sum[:12])] = text
 	}
-	p.mu.Unlock()
-	for _, texts := range calls {
-		_, err := p.store.Publish(ctx, &wire.Publication{
-			Process: p.process, Now: time.Now(), Life: life, MaxTexts: maxTexts, MaxMembers: maxMembers,
-			Texts: texts,
-		})
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	return calls
 }
 
 // Variant is a policy as some processes have published it.

@@ -61,7 +61,7 @@ func (*boundedHook) DialHook(next redis.DialHook) redis.DialHook { return next }
 // ProcessHook implements [redis.Hook].
 func (h *boundedHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		if h.takesOver(cmd) {
+		if c, ok := cmd.(*command); ok && c.hook == h {
 			return h.copy.Process(ctx, cmd)
 		}
 		return next(ctx, cmd)
@@ -71,7 +71,11 @@ func (h *boundedHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 // ProcessPipelineHook implements [redis.Hook].
 func (h *boundedHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
-		if len(cmds) == 0 || !h.takesOver(cmds[0]) {
+		var first *command
+		if len(cmds) > 0 {
+			first, _ = cmds[0].(*command)
+		}
+		if first == nil || first.hook != h {
 			return next(ctx, cmds)
 		}
 		pipe := h.copy.Pipeline()
@@ -81,12 +85,6 @@ func (h *boundedHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.
 		_, err := pipe.Exec(ctx)
 		return err
 	}
-}
-
-// takesOver reports whether a command is the store's.
-func (h *boundedHook) takesOver(cmd redis.Cmder) bool {
-	c, ok := cmd.(*command)
-	return ok && c.hook == h
 }
 
 // endsWithContext reports whether every call of a client with these options ends when its context

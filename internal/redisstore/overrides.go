@@ -3,6 +3,7 @@ package redisstore
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -12,14 +13,16 @@ import (
 
 // Overrides keeps the overrides of a prefix in Redis.
 type Overrides struct {
-	rdb    redis.UniversalClient
-	keys   []string
-	change script
+	rdb       redis.UniversalClient
+	keys      []string
+	processes string // the key of what each process has published
+	change    script
 }
 
 // NewOverrides returns what a client's Redis has of the overrides of a prefix.
 func NewOverrides(rdb redis.UniversalClient, prefix string) *Overrides {
-	return &Overrides{newUnhooked(rdb), wire.OverrideKeys(prefix), newScript(wire.OverrideScript())}
+	return &Overrides{newUnhooked(rdb), wire.OverrideKeys(prefix), wire.PolicyKeys(prefix)[2],
+		newScript(wire.OverrideScript())}
 }
 
 // replyTimeout is how long a command about overrides or policies waits for its reply, which may be long.
@@ -33,13 +36,25 @@ func newUnhooked(rdb redis.UniversalClient) redis.UniversalClient {
 	return rdb
 }
 
-// Stamp returns the stamp of the last change of overrides, or "" if there are none.
-func (o *Overrides) Stamp(ctx context.Context) (string, error) {
-	stamp, err := send(ctx, o.rdb, redis.NewStringCmd(ctx, "hget", o.keys[0], wire.OverrideStamp)).Result()
-	if errors.Is(err, redis.Nil) {
-		err = nil
+// Look returns the stamp of the last change of overrides, or "" if there are none, and whether a publication is there.
+func (o *Overrides) Look(ctx context.Context, publication string) (stamp string, isThere bool, err error) {
+	pipe := o.rdb.Pipeline()
+	found := send(ctx, pipe, redis.NewStringCmd(ctx, "hget", o.keys[0], wire.OverrideStamp))
+	if publication == "" {
+		_, err = pipe.Exec(ctx)
+		return found.Val(), false, orNil(err)
 	}
-	return stamp, err
+	seen := send(ctx, pipe, redis.NewFloatCmd(ctx, "zscore", o.processes, publication))
+	_, _ = pipe.Exec(ctx) // the commands have its error
+	return found.Val(), seen.Err() == nil, errors.Join(orNil(found.Err()), orNil(seen.Err()))
+}
+
+// orNil returns an error, or nil if it says that there is nothing.
+func orNil(err error) error {
+	if errors.Is(err, redis.Nil) {
+		return nil
+	}
+	return err
 }
 
 // Overrides returns the texts of all overrides by their names, and the stamp of their last change.
@@ -50,7 +65,43 @@ func (o *Overrides) Overrides(ctx context.Context) (texts map[string]string, sta
 	return texts, stamp, err
 }
 
-// Change makes changes of overrides, or none and returns false if there would be more overrides than the limit.
-func (o *Overrides) Change(ctx context.Context, stamp string, limit int, changes []wire.OverrideChange) (bool, error) {
-	return o.change.run(ctx, o.rdb, o.keys, wire.EncodeOverrides(stamp, limit, changes)).Bool()
+// maxTexts is how many texts one command reads.
+const maxTexts = 1000
+
+// Since returns the texts of the overrides that were changed after the change with a stamp, "" of those that have
+// ended, and the stamp of the last change. It is false if Redis does not know that change, or the one with the stamp
+// to, which is not earlier.
+func (o *Overrides) Since(ctx context.Context, stamp, to string) (
+	texts map[string]string, last string, ok bool, err error) {
+	turn := wire.OverrideTurn(stamp)
+	if turn == 0 {
+		return nil, "", false, nil
+	}
+	changes, err := send(ctx, o.rdb, redis.NewStringSliceCmd(ctx, "zrangebyscore", o.keys[2], turn, "+inf")).Result()
+	if err != nil || len(changes) == 0 || changes[0] != stamp || !slices.Contains(changes, to) {
+		return nil, "", false, err
+	}
+	last, pipe, texts := changes[len(changes)-1], o.rdb.Pipeline(), map[string]string{}
+	names := slices.DeleteFunc(changes, wire.IsOverrideStamp)
+	var replies []*redis.SliceCmd
+	for some := range slices.Chunk(names, maxTexts) {
+		args := []any{"hmget", o.keys[0]}
+		for _, name := range some {
+			args = append(args, name)
+		}
+		replies = append(replies, send(ctx, pipe, redis.NewSliceCmd(ctx, args...)))
+	}
+	if _, err := pipe.Exec(ctx); err != nil {
+		return nil, "", false, err
+	}
+	for i, name := range names {
+		texts[name], _ = replies[i/maxTexts].Val()[i%maxTexts].(string)
+	}
+	return texts, last, true, nil
+}
+
+// Change makes changes of overrides, and returns their stamp; or none and "" if there would be more overrides than
+// their limit.
+func (o *Overrides) Change(ctx context.Context, c *wire.OverrideChanges) (string, error) {
+	return o.change.run(ctx, o.rdb, o.keys, c.Encode()).Text()
 }

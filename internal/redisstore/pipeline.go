@@ -23,7 +23,6 @@ const (
 // pipeline holds the commands of one batch. The goroutine that sends the batch owns it. Its memory
 // is reused.
 type pipeline struct {
-	store    *Store
 	commands []*command // those behind the last one are used again
 	single   []*dispatch.Group
 }
@@ -52,10 +51,6 @@ type command struct {
 	single      [1]int64          // the reply of an IntCmd
 	firstArgs   int               // how many args the first key alone needs, of several groups
 	afterASK    bool              // only its first key is left
-
-	redirections *redirections // of its call, on a cluster
-	redirected   int32         // how often, in that call
-	answered     bool          // in that call, and not to be sent elsewhere
 }
 
 // NoRetry implements [redis.Cmder].
@@ -64,49 +59,93 @@ func (*command) NoRetry() bool { return true }
 // go-redis before 9.19 ignores NoRetry; with such a version this line does not compile.
 var _ = redis.Cmder.NoRetry
 
-// SetErr implements [redis.Cmder]. The client calls it before it follows a redirection. After ASK,
-// the command keeps only its first key. The importing node may also import the hash slots of the
-// other keys, and would create keys there that have not arrived yet.
-func (c *command) SetErr(err error) {
-	if c.redirections != nil && !c.redirections.note(c, err) {
-		return
+// Send implements [dispatch.Transport]. Groups share commands where coalescing allows that.
+func (t *transport) Send(ctx context.Context, b *dispatch.Batch) (err error) {
+	s := t.nodes.store
+	p, ok := s.pipelines.Get().(*pipeline)
+	if !ok {
+		p = new(pipeline)
 	}
-	if c.crossSlot && redis.HasErrorPrefix(err, "ASK") {
-		c.afterASK = true
+	defer func() {
+		p.reset()
+		s.pipelines.Put(p)
+	}()
+	if len(b.Groups) > 1 && t.coalescing != nil && s.mayCoalesce() {
+		p.share(b.Groups, t.coalescing)
+	} else {
+		p.add(b.Groups...)
 	}
-	c.Cmder.SetErr(err)
-}
-
-// Args implements [redis.Cmder].
-func (c *command) Args() []any {
-	if c.afterASK {
-		return c.args[:c.firstArgs]
-	}
-	return c.Cmder.Args()
-}
-
-// build makes the commands of groups, in an empty pipeline. Groups that take from a single bucket of the same
-// limit share a command, unless coalescing is nil. A group that may not share comes after them, in the order of
-// the calls.
-func (p *pipeline) build(groups []*dispatch.Group, coalescing *coalescing) {
-	if coalescing == nil {
-		for _, g := range groups {
-			p.add(g)
+	for _, c := range p.commands { // several servers each load the scripts by EVAL
+		if t.nodes.single && err == nil && !s.loaded[c.script].Load() {
+			err = s.load(ctx, c.script)
 		}
-		return
 	}
+	if err == nil {
+		s.exec(ctx, p.commands, true, t.last)
+	}
+	for _, c := range p.commands {
+		c.decode(err)
+	}
+	for _, g := range b.Groups {
+		if g.Err != nil {
+			return t.failed(ctx, b, p)
+		}
+	}
+	if t.node == nil {
+		t.nodes.reached.Store(true)
+	}
+	return nil
+}
+
+// failed has the groups of a batch decided alone that the server refuses together, and notes the errors. It returns
+// the first group's error unless that is a reply to its command alone: then the server serves nobody.
+func (t *transport) failed(ctx context.Context, b *dispatch.Batch, p *pipeline) error {
+	s := t.nodes.store
+	if refused, alone := p.refused(), retried(b.Groups); alone != nil {
+		p.reset()
+		p.add(alone...)
+		s.exec(ctx, p.commands, true, t.last)
+		for _, c := range p.commands {
+			if c.decode(nil); refused && c.groups[0].Err == nil {
+				s.Separate() // refused together, accepted alone
+			}
+		}
+	}
+	for _, g := range b.Groups {
+		if g.Err != nil && IsCommandError(g.Err) && (t.last != followNone || !isRedirection(g.Err)) {
+			s.logErrorReply(g.Err)
+		}
+		t.nodes.stale.note(t.node, g.Err)
+	}
+	if err := b.Groups[0].Err; err != nil && !IsCommandError(err) {
+		return err
+	}
+	t.nodes.reached.Store(true)
+	return nil
+}
+
+// retried returns the groups on which a script for several did not decide.
+func retried(groups []*dispatch.Group) (alone []*dispatch.Group) {
 	for _, g := range groups {
-		if g.First && g.Op.Verb == bucket.Take && g.Charges > 0 &&
-			g.Layout.Single &&
-			(coalescing.has == nil || coalescing.has(&g.Names[0])) {
-			p.coalesce(g, coalescing.crossSlot)
+		if g.Err == wire.ErrRetrySingle {
+			alone = append(alone, g)
+		}
+	}
+	return alone
+}
+
+// share makes the commands of groups, in an empty pipeline. Groups that take from a single bucket of the same limit
+// share one. A group that may not share comes after them, in the order of the calls.
+func (p *pipeline) share(groups []*dispatch.Group, how *coalescing) {
+	for _, g := range groups {
+		if g.First && g.Op.Verb == bucket.Take && g.Charges > 0 && g.Layout.Single &&
+			(how.has == nil || how.has(&g.Names[0])) {
+			p.coalesce(g, how.crossSlot)
 		} else {
 			p.single = append(p.single, g)
 		}
 	}
-	for _, g := range p.single {
-		p.add(g)
-	}
+	p.add(p.single...)
 }
 
 // coalesce adds the group to a command of its limit, or to a new one.
@@ -121,15 +160,16 @@ func (p *pipeline) coalesce(g *dispatch.Group, crossSlot bool) {
 	p.add(g)
 }
 
-// add adds a command for one group.
-func (p *pipeline) add(g *dispatch.Group) {
-	n := len(p.commands)
-	p.commands = slices.Grow(p.commands, 1)[:n+1]
-	if p.commands[n] == nil {
-		p.commands[n] = new(command)
+// add adds a command for each of some groups.
+func (p *pipeline) add(groups ...*dispatch.Group) {
+	for _, g := range groups {
+		n := len(p.commands)
+		if p.commands = slices.Grow(p.commands, 1)[:n+1]; p.commands[n] == nil {
+			p.commands[n] = new(command)
+		}
+		c := p.commands[n]
+		c.groups, c.script = append(c.groups, g), wire.For(g.Layout)
 	}
-	c := p.commands[n]
-	c.groups, c.script = append(c.groups, g), wire.For(g.Layout)
 }
 
 // reset recycles all commands.
@@ -143,27 +183,6 @@ func (p *pipeline) reset() {
 	p.commands, p.single = p.commands[:0], p.single[:0]
 }
 
-// release recycles the pipeline.
-func (p *pipeline) release() {
-	p.reset()
-	p.store.pipelines.Put(p)
-}
-
-// load loads the scripts of the commands into a single server. Several servers each load them by EVAL.
-func (p *pipeline) load(ctx context.Context) error {
-	if !p.store.nodes.single {
-		return nil
-	}
-	for _, c := range p.commands {
-		if !p.store.loaded[c.script].Load() {
-			if err := p.store.load(ctx, c.script); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
 // refused reports whether Redis refused a command of several groups. Redis does so if the keys are in different
 // hash slots, if the user may not use MGET, or if the server does not know cross-slot scripts.
 func (p *pipeline) refused() bool {
@@ -175,36 +194,37 @@ func (p *pipeline) refused() bool {
 // exec sends commands by their scripts' SHA, and again with the source where Redis lacks it. On a cluster, a
 // command's redirection number last ends it. Failures become the commands' errors.
 func (s *Store) exec(ctx context.Context, commands []*command, bySHA bool, last int32) {
-	within := ctx
 	for _, c := range commands {
 		c.encode(ctx, s, bySHA)
 	}
-	if s.nodes.refresh != nil {
-		within = newRedirections(ctx, commands, last)
+	switch {
+	case s.nodes.refresh != nil:
+		s.execOnCluster(ctx, commands, last)
+	case len(commands) == 1:
+		_ = s.rdb.Process(ctx, commands[0])
+	default:
+		execAll(ctx, s.rdb, commands)
 	}
-	if len(commands) == 1 {
-		_ = s.rdb.Process(within, commands[0])
-	} else {
-		s.execAll(within, commands)
+	var missing []*command
+	for _, c := range commands {
+		if err := c.Err(); bySHA && err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
+			missing = append(missing, c)
+		}
 	}
-	if missing := missing(commands); bySHA && missing != nil {
+	if missing != nil {
 		s.exec(ctx, missing, false, last)
 	}
 }
 
-// missing returns the commands whose scripts Redis lacks.
-func missing(commands []*command) (missing []*command) {
-	for _, c := range commands {
-		if err := c.Err(); err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
-			missing = append(missing, c)
-		}
-	}
-	return missing
+// sendable is a command, or one on a cluster.
+type sendable interface {
+	redis.Cmder
+	notSent(err error)
 }
 
 // execAll sends several commands, or none.
-func (s *Store) execAll(ctx context.Context, commands []*command) {
-	pipe := s.rdb.Pipeline()
+func execAll[C sendable](ctx context.Context, rdb redis.UniversalClient, commands []C) {
+	pipe := rdb.Pipeline()
 	for _, c := range commands {
 		_ = pipe.Process(ctx, c)
 	}

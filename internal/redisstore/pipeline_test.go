@@ -24,15 +24,19 @@ import (
 func take(client string, charges int64) *dispatch.Group {
 	c := dispatch.NewCall()
 	one := []bucket.Bucket{{Kind: bucket.Token, ID: "m", Args: [3]any{int64(1), int64(600), int64(6000)}}}
-	c.Reset(bucket.Op{Verb: bucket.Take, N: 1, Charges: charges}, one, bucket.NewLayout(one))
+	c.Set(bucket.Op{Verb: bucket.Take, N: 1, Charges: charges}, one, bucket.NewLayout(one))
 	c.Names[0] = dispatch.Name("{" + client + "}:m")
 	return &dispatch.Group{Call: c, Charges: charges, First: true}
 }
 
 // commands returns the commands of groups: the script, and the arguments after it.
 func commands(s *Store, coalescing *coalescing, calls ...*dispatch.Group) []string {
-	p := pipeline{store: s}
-	p.build(calls, coalescing)
+	var p pipeline
+	if coalescing == nil {
+		p.add(calls...)
+	} else {
+		p.share(calls, coalescing)
+	}
 	var all []string
 	for _, c := range p.commands {
 		c.encode(context.Background(), s, false)
@@ -41,7 +45,7 @@ func commands(s *Store, coalescing *coalescing, calls ...*dispatch.Group) []stri
 	return all
 }
 
-func text(c *command) string {
+func text(c redis.Cmder) string {
 	text := "script"
 	if strings.HasPrefix(c.Args()[1].(string), "#!") {
 		text = "cross-slot script"
@@ -167,10 +171,10 @@ func TestAskedCommandTakesItsFirstKeyAlone(t *testing.T) {
 		charges int64
 		want    string
 	}{{1, "cross-slot script 1 {a}:m each 1 1 1 600 6000"}, {2, "cross-slot script 1 {a}:m each 1 0 1 600 6000 2"}} {
-		p := pipeline{store: s}
+		var p pipeline
 		calls := []*dispatch.Group{take("a", c.charges), take("b", 1)}
-		p.build(calls, &coalescing{crossSlot: true})
-		one := p.commands[0]
+		p.share(calls, &coalescing{crossSlot: true})
+		one := &clusterCommand{command: p.commands[0], call: &redirections{Context: t.Context()}}
 		one.encode(context.Background(), s, false)
 		whole := text(one)
 		one.SetErr(replyError("MOVED 1 127.0.0.1:1"))

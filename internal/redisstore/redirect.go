@@ -39,14 +39,47 @@ type redirections struct {
 	ended   atomic.Bool
 }
 
-// newRedirections returns the context of commands that are about to be sent.
-func newRedirections(ctx context.Context, commands []*command, last int32) *redirections {
-	r := &redirections{Context: ctx, last: last}
+// clusterCommand is a command that a cluster client sends, and may redirect.
+type clusterCommand struct {
+	*command
+	call       *redirections
+	redirected int32 // how often
+	answered   bool  // and not to be sent elsewhere
+}
+
+// execOnCluster sends commands. Their redirection number last ends them.
+func (s *Store) execOnCluster(ctx context.Context, commands []*command, last int32) {
+	r, all := &redirections{Context: ctx, last: last}, make([]*clusterCommand, len(commands))
 	r.waiting.Store(int32(len(commands)))
-	for _, c := range commands {
-		c.redirections, c.redirected, c.answered = r, 0, false
+	for i, c := range commands {
+		all[i] = &clusterCommand{command: c, call: r}
 	}
-	return r
+	if len(all) == 1 {
+		_ = s.rdb.Process(r, all[0])
+	} else {
+		execAll(r, s.rdb, all)
+	}
+}
+
+// SetErr implements [redis.Cmder]. The client calls it before it follows a redirection. After ASK,
+// the command keeps only its first key. The importing node may also import the hash slots of the
+// other keys, and would create keys there that have not arrived yet.
+func (c *clusterCommand) SetErr(err error) {
+	if !c.call.note(c, err) {
+		return
+	}
+	if c.crossSlot && redis.HasErrorPrefix(err, "ASK") {
+		c.afterASK = true
+	}
+	c.Cmder.SetErr(err)
+}
+
+// Args implements [redis.Cmder].
+func (c *clusterCommand) Args() []any {
+	if c.afterASK {
+		return c.args[:c.firstArgs]
+	}
+	return c.Cmder.Args()
 }
 
 var closedChannel = func() <-chan struct{} { c := make(chan struct{}); close(c); return c }()
@@ -73,7 +106,7 @@ func (r *redirections) AfterFunc(f func()) (stop func() bool) { return context.A
 
 // note notes an error of a command, or its answer, and reports whether it is one of the server: after
 // the end the client reports that end.
-func (r *redirections) note(c *command, err error) bool {
+func (r *redirections) note(c *clusterCommand, err error) bool {
 	if r.ended.Load() && errors.Is(err, context.Canceled) {
 		return false
 	}
@@ -92,14 +125,14 @@ func (r *redirections) note(c *command, err error) bool {
 	return true
 }
 
-// doOnCluster is [Store.Do] for the servers of a cluster client.
-func (n *nodes) doOnCluster(ctx context.Context, c *dispatch.Call) error {
+// do is [Store.Do] for several servers.
+func (n *nodes) do(ctx context.Context, c *dispatch.Call) error {
 	start := time.Now()
 	for {
 		d := n.dispatcher(&c.Names[0])
 		switch err := d.Do(ctx, c); {
 		case err == dispatch.ErrRetired:
-		case err == nil || d == n.unrouted || c.Abandoned() || !isRedirection(err):
+		case err == nil || d == n.unrouted || n.refresh == nil || c.Abandoned() || !isRedirection(err):
 			return err
 		default:
 			return n.follow(ctx, c, start.Add(n.store.Timeout))

@@ -78,14 +78,10 @@ func (s *Store) Close() {
 // a call on several keys with TRYAGAIN.
 func (s *Store) Do(ctx context.Context, c *dispatch.Call) error {
 	wire.SetNames(c, s.prefix)
-	if s.nodes.refresh != nil {
-		return s.nodes.doOnCluster(ctx, c)
+	if s.nodes.nodeForKey != nil {
+		return s.nodes.do(ctx, c)
 	}
-	for {
-		if err := s.nodes.dispatcher(&c.Names[0]).Do(ctx, c); err != dispatch.ErrRetired {
-			return err
-		}
-	}
+	return s.nodes.unrouted.Do(ctx, c)
 }
 
 // DoAll is [Store.Do] of several calls at the same time. It returns the error of each.

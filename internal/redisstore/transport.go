@@ -13,10 +13,9 @@ import (
 
 	"github.com/ginlimit/ginlimit/internal/dispatch"
 	"github.com/ginlimit/ginlimit/internal/goroutine"
-	"github.com/ginlimit/ginlimit/internal/wire"
 )
 
-// transport sends the batches of one dispatcher.
+// transport sends the batches of one dispatcher (see pipeline.go).
 type transport struct {
 	nodes *nodes
 	node  *redis.Client // the server; nil if unknown
@@ -26,79 +25,6 @@ type transport struct {
 	// unknown.
 	coalescing *coalescing
 	last       int32 // the redirection that ends a command on a cluster
-}
-
-// Send implements [dispatch.Transport]. Groups share commands where coalescing allows that.
-func (t *transport) Send(ctx context.Context, b *dispatch.Batch) error {
-	s := t.nodes.store
-	p, ok := s.pipelines.Get().(*pipeline)
-	if !ok {
-		p = &pipeline{store: s}
-	}
-	defer p.release()
-	shared := t.coalescing
-	if len(b.Groups) == 1 || !s.mayCoalesce() {
-		shared = nil
-	}
-	p.build(b.Groups, shared)
-	err := p.load(ctx)
-	if err == nil {
-		s.exec(ctx, p.commands, true, t.last)
-	}
-	for _, c := range p.commands {
-		c.decode(err)
-	}
-	for _, g := range b.Groups {
-		if g.Err != nil {
-			return t.failed(ctx, b, p)
-		}
-	}
-	t.nodes.reach()
-	return nil
-}
-
-// failed has the groups of a batch decided alone that the server refuses together, and notes the errors. It returns
-// the first group's error unless that is a reply to its command alone: then the server serves nobody.
-func (t *transport) failed(ctx context.Context, b *dispatch.Batch, p *pipeline) error {
-	s := t.nodes.store
-	if refused, alone := p.refused(), retried(b.Groups); alone != nil {
-		p.reset()
-		p.build(alone, nil)
-		s.exec(ctx, p.commands, true, t.last)
-		for _, c := range p.commands {
-			if c.decode(nil); refused && c.groups[0].Err == nil {
-				s.Separate() // refused together, accepted alone
-			}
-		}
-	}
-	for _, g := range b.Groups {
-		if g.Err != nil && IsCommandError(g.Err) && (t.last != followNone || !isRedirection(g.Err)) {
-			s.logErrorReply(g.Err)
-		}
-		t.nodes.stale.note(t.node, g.Err)
-	}
-	if err := b.Groups[0].Err; err != nil && !IsCommandError(err) {
-		return err
-	}
-	t.nodes.reach()
-	return nil
-}
-
-// retried returns the groups on which a script for several did not decide.
-func retried(groups []*dispatch.Group) (alone []*dispatch.Group) {
-	for _, g := range groups {
-		if g.Err == wire.ErrRetrySingle {
-			alone = append(alone, g)
-		}
-	}
-	return alone
-}
-
-// reach notes that a server has answered, if there may be several.
-func (n *nodes) reach() {
-	if n.nodeForKey != nil && !n.reached.Load() {
-		n.reached.Store(true)
-	}
 }
 
 // Ping implements [dispatch.Transport]. It does not use the client's connections. Redis may never

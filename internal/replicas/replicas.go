@@ -81,7 +81,7 @@ type Config struct {
 type Member struct {
 	Config
 	replica *replica
-	started atomic.Bool // to decide
+	Started atomic.Bool // to decide: Start does nothing
 	ended   atomic.Bool // its limiter has ended, or its client is closed
 	number  int64       // of its attempts to take the slot. The replica's mutex guards it and late
 	late    bool        // Redis has not answered the last attempt, and may still grant it
@@ -121,7 +121,7 @@ func (m *Member) Count() int64 {
 
 // Start has the replica count, unless it does.
 func (m *Member) Start() {
-	if m == nil || m.started.Load() || !m.started.CompareAndSwap(false, true) {
+	if m == nil || m.Started.Swap(true) {
 		return
 	}
 	m.replica.mu.Lock()
@@ -179,7 +179,7 @@ func (r *replica) begin() (m *Member, number int64) {
 
 // works reports whether the member can count, and has begun to in its background.
 func (m *Member) works() bool {
-	return m.started.Load() && !m.ended.Load() && !m.Dropped() && m.Background.Begin()
+	return m.Started.Load() && !m.ended.Load() && !m.Dropped() && m.Background.Begin()
 }
 
 // note notes a count of Redis.

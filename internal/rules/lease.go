@@ -80,5 +80,5 @@ func (s *Set) Ahead() ([]bucket.Bucket, *bucket.Layout) {
 	if s.lease.buckets != nil {
 		return s.lease.buckets, s.lease.layout
 	}
-	return s.Call(Limits)
+	return s.Buckets(Limits), s.layouts[Limits]
 }

@@ -224,7 +224,8 @@ func (s *Set) lay() {
 
 // Call returns the buckets in a scope, of which there is at least one, and their layout.
 func (s *Set) Call(scope Scope) ([]bucket.Bucket, *bucket.Layout) {
-	return s.Buckets(scope), s.layouts[scope]
+	l := s.layouts[scope]
+	return s.resources[:len(l.Integers):len(l.Integers)], l
 }
 
 // Counts reports whether there is anything to count in a scope.

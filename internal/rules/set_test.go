@@ -158,7 +158,7 @@ func TestVerdictOnAShare(t *testing.T) {
 	}}
 	none := bucket.State{Shares: &bucket.Shares{Finish: bucket.NoFinish, Weight: 1}}
 	op := bucket.Op{Verb: bucket.Take, Charges: 1, N: 1}
-	v, rows := judge(s, rules.All, []bucket.State{{Level: 500}, full}, op, rules.ReportFull, nil)
+	v, rows := judge(s, []bucket.State{{Level: 500}, full}, op, rules.ReportFull, nil)
 	require.Equal(t, rules.Verdict{
 		Shared: true, RetryAfter: 70 * time.Millisecond, ResetAfter: 500 * time.Millisecond,
 	}, v)
@@ -170,11 +170,11 @@ func TestVerdictOnAShare(t *testing.T) {
 
 	lacks := full
 	lacks.Wait = 20
-	v, _ = judge(s, rules.All, []bucket.State{{Level: 1000}, lacks}, op, rules.ReportNone, nil)
+	v, _ = judge(s, []bucket.State{{Level: 1000}, lacks}, op, rules.ReportNone, nil)
 	require.False(t, v.Shared, "the limit has no token for longer")
 	require.Equal(t, 100*time.Millisecond, v.RetryAfter)
 
-	v, _ = judge(s, rules.All, []bucket.State{{}, none}, op, rules.ReportNone, nil)
+	v, _ = judge(s, []bucket.State{{}, none}, op, rules.ReportNone, nil)
 	require.True(t, v.Allowed)
 	require.EqualValues(t, 4, v.Remaining, "5 are its share, alone")
 }

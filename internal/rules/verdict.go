@@ -78,172 +78,122 @@ func (s *Set) Static(scope Scope, n int64) (Verdict, bool) {
 	return Verdict{}, false
 }
 
-// Fit returns how many of an operation's charges fit the states found, and whether one does.
-func (s *Set) Fit(scope Scope, found []bucket.State, op bucket.Op) (charges int64, allowed bool) {
-	buckets := s.Buckets(scope)
-	charges = max(1, op.Charges)
-	for i := range buckets {
-		charges = buckets[i].Fits(found[i], charges, op.N)
+// Fit returns how many of some charges of n tokens each fit the states found, and whether one does. As in all that
+// follows, the states are those of the first resources of the set.
+func (s *Set) Fit(found []bucket.State, charges, n int64) (fit int64, allowed bool) {
+	fit = max(1, charges)
+	for i := range found {
+		fit = s.resources[i].Fits(found[i], fit, n)
 	}
-	return min(charges, op.Charges), charges > 0
+	return min(fit, charges), fit > 0
 }
 
 // Judge returns the verdict on charges of n tokens each, from the states that the store found, by the arithmetic by
 // which the store decided, and appends the statuses that are wanted. It is allowed if a charge fits; how many are made
 // depends on what else is decided with it.
-func (s *Set) Judge(scope Scope, found []bucket.State, n, charges int64, allowed bool, report Report,
-	statuses []Status) (Verdict, []Status) {
-	buckets := s.Buckets(scope)
+func (s *Set) Judge(found []bucket.State, n, charges int64, allowed bool, report Report, statuses []Status) (
+	Verdict, []Status) {
 	closest := Verdict{Allowed: allowed, Granted: charges * n, Resource: Uncounted, Remaining: math.MaxInt64}
 	var banned, tokens time.Duration
 	if !allowed {
-		if banned = s.Banned(scope, found); banned > 0 {
-			closest.Banned = true
-			closest.Remaining, closest.RetryAfter, closest.ResetAfter = 0, banned, banned
+		if s.bans > 0 {
+			banned = s.Banned(found)
+			closest.Banned = banned > 0
 		}
+		closest.Remaining, closest.RetryAfter, closest.ResetAfter = 0, banned, banned
 	}
-	for i := range buckets {
-		b := &buckets[i]
+	for i := range found {
+		b := &s.resources[i]
 		if b.Kind == bucket.Ban && banned > 0 && report == ReportFull {
 			statuses = append(statuses, Status{More: banned, Retry: banned, Reset: banned, Resource: int32(i), Denies: true})
 		}
 		if b.Kind == bucket.Ban || b.Kind == bucket.Tenants { // these are judged with their limit
 			continue
 		}
-		after := found[i]
-		if charges > 0 {
-			after = b.Charged(after, charges, n)
-		}
-		this := Verdict{
-			Allowed: allowed, Granted: charges * n, Resource: i,
-			Remaining: b.Remaining(after.Level), ResetAfter: duration(b.ResetAfter(after)),
-		}
-		if !allowed {
-			this.RetryAfter = s.retryAfter(i, b, after, n)
-		}
-		var share tenantShare
+		var status Status
+		s.setStatus(&status, i, &found[i], n, charges, allowed)
+		this := Verdict{Allowed: allowed, Granted: charges * n, Resource: i, Banned: banned > 0}
 		if s.Divided {
-			share = shareOf(&buckets[1], found[1], charges, n)
-			share.restrict(&this, allowed)
+			this.BusyCost = s.shareOf(&status, found[1], n, charges, allowed)
 		}
+		this.Remaining, this.RetryAfter, this.ResetAfter = status.Remaining, status.Retry, status.Reset
+		this.Shared = status.Shared
 		if banned > 0 {
-			this.Banned, this.Remaining = true, 0
+			this.Remaining = 0
 			this.RetryAfter, this.ResetAfter = max(this.RetryAfter, banned), max(this.ResetAfter, banned)
 		}
 		// A slot is free again when a request ends: slots are closest if there is none, or nothing else.
 		if b.Kind != bucket.Slots {
 			tokens = max(tokens, this.RetryAfter)
+			if banned > 0 {
+				status.ban(banned)
+			}
 		}
 		if closest.Resource < 0 || this.CloserThan(&closest) && (b.Kind != bucket.Slots || this.RetryAfter > 0) {
 			closest = this
 		}
-		if report > ReportDenying || report == ReportDenying && !allowed {
-			statuses = s.appendStatus(statuses, i, b, found[i], after, n, allowed, banned, share, report)
+		if report > ReportDenying || report == ReportDenying && status.Denies {
+			if report != ReportFull {
+				status.Retry, status.Reset = 0, 0
+			}
+			statuses = append(statuses, status)
 		}
 	}
-	switch {
-	case closest.Resource == Uncounted && !allowed:
-		closest.Remaining = 0
-	case closest.Resource >= 0 && buckets[closest.Resource].Kind == bucket.Slots:
+	if closest.Resource >= 0 && s.resources[closest.Resource].Kind == bucket.Slots {
 		closest.TokensAfter = tokens
 	}
 	return closest, statuses
 }
 
-// tenantShare is what is left of a tenant's share of a limit. The zero tenantShare has no bound.
-type tenantShare struct {
-	bounds    bool
-	remaining int64
-	retry     time.Duration // until a charge fits the share that is denied; 0 if it fits
-	more      time.Duration // until there is another token
-	busyCost  int64         // a charge's tokens times the weights of all busy tenants; 0 if there is no other
+// setStatus sets the status of a resource by its own state, after charges.
+func (s *Set) setStatus(status *Status, i int, found *bucket.State, n, charges int64, allowed bool) {
+	b, after := &s.resources[i], *found
+	if charges > 0 {
+		after = b.Charged(after, charges, n)
+	}
+	left := b.Status(after, n)
+	status.Resource, status.Remaining, status.Full = int32(i), left.Remaining, min(b.Burst, b.Capacity)
+	status.More, status.Reset = duration(left.More), duration(left.Reset)
+	if !allowed {
+		// More than the share of a calendar quota, but not more than the quota, may fit when the period ends.
+		if left.Retry == bucket.Never && s.whole != nil && b.Ends != 0 && n <= s.whole.resources[i].Burst {
+			left.Retry = b.Left(time.Now().UnixMilli())
+		}
+		status.Retry, status.Denies = duration(left.Retry), left.Retry > 0
+	}
 }
 
-// shareOf returns what charges of n tokens leave of a tenant's share in the state found.
-func shareOf(b *bucket.Bucket, found bucket.State, charges, n int64) tenantShare {
-	if found.Shares == nil {
-		return tenantShare{}
-	}
-	of := found.Shares
-	after, share := found, tenantShare{bounds: true}
-	if others := of.Weights - of.Held; others > 0 {
-		share.busyCost = int64(min(bucket.MaxUnits, float64(n)*float64(others+of.Weight)))
+// shareOf restricts the status of the limit to a tenant's share of it. It returns the Verdict's BusyCost.
+func (s *Set) shareOf(status *Status, found bucket.State, n, charges int64, allowed bool) (busyCost int64) {
+	b, of, after := &s.resources[1], found.Shares, found
+	if of == nil {
+		return 0
 	}
 	if charges > 0 {
 		after = b.Charged(found, charges, n)
 	}
+	status.Remaining = min(status.Remaining, b.RemainingOf(after))
+	status.More = max(status.More, duration(b.MoreOf(after)))
 	if b.Fits(found, 1, n) == 0 {
-		share.retry = duration(max(1, found.Wait))
+		retry := duration(max(1, found.Wait))
+		if status.Reset = max(status.Reset, retry); !allowed {
+			status.Denies, status.Shared = true, retry >= status.Retry
+			status.More, status.Retry = max(status.More, retry), max(status.Retry, retry)
+		}
 	}
-	share.remaining, share.more = b.RemainingOf(after), duration(b.MoreOf(after))
-	return share
+	if others := of.Weights - of.Held; others > 0 && status.Retry > 0 && status.Retry != Never {
+		busyCost = int64(min(bucket.MaxUnits, float64(n)*float64(others+of.Weight)))
+	}
+	return busyCost
 }
 
-// restrict restricts a verdict on the limit to the share.
-func (t *tenantShare) restrict(v *Verdict, allowed bool) {
-	if !t.bounds {
-		return
+// ban restricts the status of a limit to a client that is banned for a time. It has nothing left.
+func (s *Status) ban(d time.Duration) {
+	if s.Remaining > 0 { // it is there when the ban ends
+		s.More = 0
 	}
-	v.Remaining = min(v.Remaining, t.remaining)
-	if !allowed && t.retry > 0 && t.retry >= v.RetryAfter {
-		v.RetryAfter, v.Shared = t.retry, true
-	}
-	if v.RetryAfter > 0 && v.RetryAfter != Never {
-		v.BusyCost = t.busyCost
-	}
-	v.ResetAfter = max(v.ResetAfter, t.retry)
-}
-
-// retryAfter returns when n tokens may fit a resource. For more than the share of a calendar quota, but not more than
-// the quota, that is when the period ends.
-func (s *Set) retryAfter(i int, b *bucket.Bucket, state bucket.State, n int64) time.Duration {
-	ms := b.RetryAfter(state, n)
-	if ms == bucket.Never && s.whole != nil && b.Ends != 0 && n <= s.whole.resources[i].Burst {
-		ms = b.Left(time.Now().UnixMilli())
-	}
-	return duration(ms)
-}
-
-// appendStatus appends the status of a resource, if it denies or every one is wanted. A banned client has nothing left.
-func (s *Set) appendStatus(statuses []Status, i int, b *bucket.Bucket, found, after bucket.State, n int64,
-	allowed bool, banned time.Duration, share tenantShare, report Report) []Status {
-	if b.Kind == bucket.Slots {
-		banned = 0 // they are free or not
-	}
-	denies := !allowed && (banned > 0 || share.retry > 0 || b.Fit(found.Level, 1, n) == 0)
-	if report == ReportDenying && !denies {
-		return statuses
-	}
-	status := Status{
-		Remaining: b.Remaining(after.Level), Full: min(b.Burst, b.Capacity), More: duration(b.MoreAfter(after)),
-		Resource: int32(i), Denies: denies,
-	}
-	if share.bounds {
-		status.Remaining, status.More = min(status.Remaining, share.remaining), max(status.More, share.more)
-	}
-	if report == ReportFull {
-		status.Reset = duration(b.ResetAfter(after))
-		if denies {
-			status.Retry = s.retryAfter(i, b, after, n)
-		}
-	}
-	if denies && share.retry > 0 {
-		status.Shared = share.retry >= duration(b.RetryAfter(after, n))
-		status.More = max(status.More, share.retry)
-		if report == ReportFull {
-			status.Retry, status.Reset = max(status.Retry, share.retry), max(status.Reset, share.retry)
-		}
-	}
-	if banned > 0 {
-		if status.Remaining > 0 { // they are there when the ban ends
-			status.More = 0
-		}
-		status.Remaining, status.More = 0, max(status.More, banned)
-		if report == ReportFull {
-			status.Retry, status.Reset = max(status.Retry, banned), max(status.Reset, banned)
-		}
-	}
-	return append(statuses, status)
+	s.Remaining, s.Denies = 0, true
+	s.More, s.Retry, s.Reset = max(s.More, d), max(s.Retry, d), max(s.Reset, d)
 }
 
 // JudgeLeased returns the verdict on n tokens that were taken ahead, of which some are left. These
@@ -251,20 +201,17 @@ func (s *Set) appendStatus(statuses []Status, i int, b *bucket.Bucket, found, af
 func (s *Set) JudgeLeased(states []bucket.State, n, left int64, report Report, statuses []Status) (Verdict, []Status) {
 	var closest Verdict
 	for i := range s.resources[:s.limits] {
-		b := &s.resources[i]
-		this := Verdict{
-			Allowed: true, Granted: n, Resource: i, Remaining: left, ResetAfter: duration(b.ResetAfter(states[i])),
-		}
+		var status Status
+		s.setStatus(&status, i, &states[i], 1, 0, true)
+		this := Verdict{Allowed: true, Granted: n, Resource: i, Remaining: left, ResetAfter: status.Reset}
 		if i == 0 || this.CloserThan(&closest) {
 			closest = this
 		}
-		if report >= ReportEvery {
-			statuses = append(statuses, Status{
-				Remaining: left, Full: b.Burst, More: duration(b.MoreAfter(states[i])), Resource: int32(i),
-			})
+		if status.Remaining = left; report != ReportFull {
+			status.Reset = 0
 		}
-		if report == ReportFull {
-			statuses[len(statuses)-1].Reset = this.ResetAfter
+		if report >= ReportEvery {
+			statuses = append(statuses, status)
 		}
 	}
 	return closest, statuses
@@ -272,7 +219,7 @@ func (s *Set) JudgeLeased(states []bucket.State, n, left int64, report Report, s
 
 // ResetAfter returns until when a limit is full, by the states of all.
 func (s *Set) ResetAfter(limit int, states []bucket.State) time.Duration {
-	return duration(s.resources[limit].ResetAfter(states[limit]))
+	return duration(s.resources[limit].Status(states[limit], 1).Reset)
 }
 
 // Regain returns how long it takes until ahead more tokens are there: as a token bucket regains them, or
@@ -289,8 +236,8 @@ func (s *Set) Regain(ahead, others, n int64) (d time.Duration) {
 }
 
 // Banned returns for how long the client is banned, by the states found.
-func (s *Set) Banned(scope Scope, found []bucket.State) time.Duration {
-	if s.bans == 0 || scope == Limits {
+func (s *Set) Banned(found []bucket.State) time.Duration {
+	if s.bans == 0 || len(found) == s.limits {
 		return 0
 	}
 	ban := &found[s.limits]

@@ -13,10 +13,10 @@ import (
 )
 
 // judge returns the verdict on an operation that is decided alone.
-func judge(s *rules.Set, scope rules.Scope, found []bucket.State, op bucket.Op, report rules.Report,
+func judge(s *rules.Set, found []bucket.State, op bucket.Op, report rules.Report,
 	statuses []rules.Status) (rules.Verdict, []rules.Status) {
-	charges, allowed := s.Fit(scope, found, op)
-	return s.Judge(scope, found, op.N, charges, allowed, report, statuses)
+	charges, allowed := s.Fit(found, op.Charges, op.N)
+	return s.Judge(found, op.N, charges, allowed, report, statuses)
 }
 
 // ms returns milliseconds as a duration.
@@ -60,7 +60,7 @@ func TestStaticVerdictNeedsNoBucket(t *testing.T) {
 	}
 	_, ok := banOnly.Static(rules.Tokens, 3)
 	require.False(t, ok)
-	verdict, _ := judge(banOnly, rules.All, make([]bucket.State, 1), bucket.Op{Charges: 1, N: 3}, rules.ReportNone, nil)
+	verdict, _ := judge(banOnly, make([]bucket.State, 1), bucket.Op{Charges: 1, N: 3}, rules.ReportNone, nil)
 	require.Equal(t, uncounted, verdict)
 	verdict, _ = prohibiting.Static(rules.All, 3)
 	require.Equal(t, rules.Verdict{Resource: -2, RetryAfter: rules.Never}, verdict)
@@ -87,7 +87,7 @@ func (j judged) set(t *testing.T) (*rules.Set, []bucket.State) {
 func TestVerdictIsThatOfTheResourceClosestToExhaustion(t *testing.T) {
 	t.Parallel()
 	minutes := func(level, soon, wait, reset int64) bucket.State {
-		return bucket.State{Level: level, Soon: soon, Wait: wait, Reset: reset}
+		return bucket.State{Level: level, More: soon, Wait: wait, Reset: reset}
 	}
 	for name, row := range map[string]struct {
 		judged
@@ -137,7 +137,7 @@ func TestVerdictIsThatOfTheResourceClosestToExhaustion(t *testing.T) {
 			t.Parallel()
 			s, found := row.set(t)
 			op := bucket.Op{Charges: row.charges, N: row.n}
-			got, statuses := judge(s, row.scope, found, op, rules.ReportNone, nil)
+			got, statuses := judge(s, found[:len(s.Buckets(row.scope))], op, rules.ReportNone, nil)
 			require.Equal(t, row.want, got)
 			require.Empty(t, statuses)
 		})
@@ -186,7 +186,7 @@ func TestStatusesAreOfWhatTheReportWants(t *testing.T) {
 				rules.ReportNone: nil, rules.ReportDenying: row.denying, rules.ReportEvery: row.every,
 			} {
 				op := bucket.Op{Charges: row.charges, N: row.n}
-				_, got := judge(s, rules.All, found, op, report, []rules.Status{before})
+				_, got := judge(s, found, op, report, []rules.Status{before})
 				assert.Equal(t, append([]rules.Status{before}, want...), got, "report %d", report)
 			}
 		})
@@ -195,7 +195,7 @@ func TestStatusesAreOfWhatTheReportWants(t *testing.T) {
 
 func TestLeasedVerdictIsOfTheTokensLeft(t *testing.T) {
 	t.Parallel()
-	states := []bucket.State{{Level: 150}, {Level: 2, Soon: 400, Reset: 900}}
+	states := []bucket.State{{Level: 150}, {Level: 2, More: 400, Reset: 900}}
 	for name, row := range map[string]struct {
 		states []bucket.State
 		want   rules.Verdict

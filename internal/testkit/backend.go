@@ -19,6 +19,7 @@ type Backend struct {
 // several, in the process, and in an outage.
 func OnEveryBackend(t *testing.T, test func(t *testing.T, b Backend)) {
 	t.Helper()
+	t.Parallel()
 	for name, start := range map[string]func(t *testing.T, b *Bubble) Backend{
 		"server": func(t *testing.T, b *Bubble) Backend {
 			return Backend{NewLimiter(t, b.Redis), NewLimiter(t, b.Connect(t))}
@@ -44,10 +45,7 @@ func OnEveryBackend(t *testing.T, test func(t *testing.T, b Backend)) {
 			return Backend{l, l}
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			InBubble(t, func(t *testing.T, b *Bubble) { test(t, start(t, b)) })
-		})
+		RunInBubble(t, name, func(t *testing.T, b *Bubble) { test(t, start(t, b)) })
 	}
 }
 

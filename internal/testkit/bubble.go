@@ -23,34 +23,47 @@ type Bubble struct {
 	Late  atomic.Bool // every reply is later than any timeout
 }
 
-// InBubble runs a test in a bubble with a Redis.
+// InBubble runs a test in a bubble with a Redis, beside others.
 func InBubble(t *testing.T, test func(t *testing.T, b *Bubble)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
-		b := &Bubble{Mini: miniredis.NewMiniRedis()}
-		t.Cleanup(b.Mini.Close)
-		t.Cleanup(func() { time.Sleep(2 * time.Minute) }) // until calls that are late have ended, all limiters being closed
-		b.Mini.ClockTTL(true)
-		b.Redis = b.Connect(t)
-		test(t, b)
-	})
+	InSynctest(t, func(t *testing.T) { test(t, NewBubble(t)) })
+}
+
+// NewBubble returns the Redis of a bubble that the test is in.
+func NewBubble(t *testing.T) *Bubble {
+	b := &Bubble{Mini: miniredis.NewMiniRedis()}
+	t.Cleanup(b.Mini.Close)
+	t.Cleanup(func() { time.Sleep(2 * time.Minute) }) // until calls that are late have ended, all limiters being closed
+	b.Mini.ClockTTL(true)
+	b.Redis = b.Connect(t)
+	return b
 }
 
 // RunInBubble is [InBubble] of a subtest.
 func RunInBubble(t *testing.T, name string, test func(t *testing.T, b *Bubble)) {
 	t.Helper()
-	t.Run(name, func(t *testing.T) {
-		t.Parallel()
-		InBubble(t, test)
-	})
+	t.Run(name, func(t *testing.T) { InBubble(t, test) })
 }
 
-// RunSynctest runs a subtest in a bubble.
+// InSynctest runs a test in a bubble, beside others.
+func InSynctest(t *testing.T, test func(t *testing.T)) {
+	t.Helper()
+	t.Parallel()
+	synctest.Test(t, test)
+}
+
+// RunSynctest is [InSynctest] of a subtest.
 func RunSynctest(t *testing.T, name string, test func(t *testing.T)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) { InSynctest(t, test) })
+}
+
+// Run runs a subtest beside others.
+func Run(t *testing.T, name string, test func(t *testing.T)) {
 	t.Helper()
 	t.Run(name, func(t *testing.T) {
 		t.Parallel()
-		synctest.Test(t, test)
+		test(t)
 	})
 }
 

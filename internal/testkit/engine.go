@@ -3,7 +3,6 @@ package testkit
 import (
 	"maps"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
@@ -52,6 +51,7 @@ func OnEveryEngine(t *testing.T, test func(t *testing.T, e Engine)) {
 
 // OnEveryWindow runs a test of both windows on every engine.
 func OnEveryWindow(t *testing.T, test func(t *testing.T, e Engine)) {
+	t.Parallel()
 	for _, algorithm := range WindowAlgorithms {
 		t.Run(algorithm.String(), func(t *testing.T) { OnEveryEngineOf(t, algorithm, test) })
 	}
@@ -59,22 +59,21 @@ func OnEveryWindow(t *testing.T, test func(t *testing.T, e Engine)) {
 
 // OnEveryAlgorithm runs a test of all algorithms on every engine.
 func OnEveryAlgorithm(t *testing.T, test func(t *testing.T, e Engine)) {
-	OnEveryEngine(t, test)
 	OnEveryWindow(t, test)
+	onEngines(t, ginlimit.TokenBucket, test)
 }
 
 // OnEveryEngineOf runs a test of an algorithm on every engine.
 func OnEveryEngineOf(t *testing.T, a ginlimit.Algorithm, test func(t *testing.T, e Engine)) {
+	t.Parallel()
+	onEngines(t, a, test)
+}
+
+func onEngines(t *testing.T, a ginlimit.Algorithm, test func(t *testing.T, e Engine)) {
 	for name, start := range engines() {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			test(t, start(t, a))
-		})
+		Run(t, name, func(t *testing.T) { test(t, start(t, a)) })
 	}
-	t.Run("local", func(t *testing.T) {
-		t.Parallel()
-		synctest.Test(t, func(t *testing.T) { test(t, LocalEngine(t, a)) })
-	})
+	RunSynctest(t, "local", func(t *testing.T) { test(t, LocalEngine(t, a)) })
 }
 
 // LocalEngine is to be used in a bubble, whose clock it goes by.

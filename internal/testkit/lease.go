@@ -56,7 +56,6 @@ func (h *LeaseHook) call(cmds []redis.Cmder, send func() error) error {
 // OnLeaseBench runs a test in a bubble with a server whose clock is the bubble's.
 func OnLeaseBench(t *testing.T, test func(t *testing.T, b *LeaseBench)) {
 	t.Helper()
-	t.Parallel()
 	InBubble(t, func(t *testing.T, b *Bubble) {
 		bench := &LeaseBench{b, &LeaseHook{mini: b.Mini}}
 		bench.Advance(0)

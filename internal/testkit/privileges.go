@@ -32,7 +32,7 @@ func Restrict(t *testing.T, addr, algorithm string, more ...string) redis.Option
 	user := redis.Options{Addr: addr, Username: "app", Password: "secret"}
 	rdb := redis.NewClient(&user)
 	defer rdb.Close()
-	require.ErrorContains(t, rdb.Time(t.Context()).Err(), "NOPERM")
+	require.ErrorContains(t, rdb.DBSize(t.Context()).Err(), "NOPERM")
 	require.NoError(t, Connect(t, addr).Do(t.Context(), "ACL", "LOG", "RESET").Err())
 	return user
 }

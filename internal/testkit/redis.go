@@ -162,6 +162,14 @@ func ConnectDirect(t testing.TB, addr string) *redis.Client {
 	return rdb
 }
 
+// ConnectCluster is [Connect] of a cluster.
+func ConnectCluster(t testing.TB, addrs ...string) *redis.ClusterClient {
+	t.Helper()
+	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs})
+	t.Cleanup(func() { _ = rdb.Close() })
+	return rdb
+}
+
 // StartCluster starts n masters that share the slots out, and returns their addresses.
 func StartCluster(t testing.TB, n int) []string {
 	addrs, _ := StartClusterProcesses(t, n)

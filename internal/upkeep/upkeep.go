@@ -41,7 +41,8 @@ type Config struct {
 // nil Upkeep has none.
 type Upkeep struct {
 	Config
-	used  atomic.Bool // by a decision since a task was begun, and no decision waits for a task
+	// Used says that Use does nothing: a decision was made since a task was begun, and none waits for a task.
+	Used  atomic.Bool
 	ended atomic.Bool
 	calls atomic.Int32 // of tasks, that have not ended
 
@@ -81,7 +82,7 @@ func (u *Upkeep) Add(t *Task) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.tasks = append(u.tasks, t)
-	u.used.Store(false)
+	u.Used.Store(false)
 }
 
 // Remove ends a task. It may be called by a cleanup of the runtime, as [Upkeep.End] may, which may not touch the timers
@@ -127,7 +128,7 @@ func (u *Upkeep) End() {
 // that come meanwhile, wait for tasks with Idle, for at most half of the timeout. Once that was too short, no further
 // decision waits. Use returns for how long it has waited.
 func (u *Upkeep) Use(ctx context.Context, timeout time.Duration) (waited time.Duration) {
-	if u == nil || u.used.Load() || u.ended.Load() {
+	if u == nil || u.Used.Load() || u.ended.Load() {
 		return 0
 	}
 	fresh := u.use()
@@ -167,7 +168,7 @@ func (u *Upkeep) use() (fresh chan struct{}) {
 		t.slow = false
 	}
 	u.lastUsed = time.Now()
-	u.used.Store(u.fresh == nil)
+	u.Used.Store(u.fresh == nil)
 	return u.fresh
 }
 
@@ -193,7 +194,7 @@ func (u *Upkeep) freshLocked() {
 // again does a task now, and again later.
 func (u *Upkeep) again(t *Task, begun uint) {
 	if t.InUse != nil && t.InUse() {
-		u.used.Store(true)
+		u.Used.Store(true)
 	}
 	if !u.begin(t, begun) {
 		return
@@ -213,11 +214,11 @@ func (u *Upkeep) again(t *Task, begun uint) {
 		next = Soon
 	case err != nil && t.Retry > 0:
 		next = t.Retry
-	case t.Idle > 0 && time.Since(u.lastUsed) >= idle && !u.used.Load():
+	case t.Idle > 0 && time.Since(u.lastUsed) >= idle && !u.Used.Load():
 		next, t.slow = t.Idle, true
 	}
 	if t.timer == nil || t.begun != begun { // it has ended; it may have been added again
-		u.used.Store(false)
+		u.Used.Store(false)
 		return
 	}
 	t.timer.Reset(next)
@@ -237,7 +238,7 @@ func (u *Upkeep) begin(t *Task, begun uint) bool {
 		return false
 	}
 	now := time.Now()
-	if u.used.Swap(false) || u.lastUsed.IsZero() {
+	if u.Used.Swap(false) || u.lastUsed.IsZero() {
 		u.lastUsed = now
 	}
 	if now.Sub(u.lastUsed) >= rest {

@@ -23,9 +23,9 @@ type counted struct {
 	calls     atomic.Int64
 }
 
-func (c *counted) Stamp(ctx context.Context) (string, error) {
+func (c *counted) Look(ctx context.Context, publication string) (string, bool, error) {
 	c.calls.Add(1)
-	return c.overrides.Stamp(ctx)
+	return c.overrides.Look(ctx, publication)
 }
 
 func (c *counted) Publish(ctx context.Context, p *wire.Publication) (int, error) {
@@ -37,8 +37,12 @@ func (c *counted) Overrides(ctx context.Context) (map[string]string, string, err
 	return c.overrides.Overrides(ctx)
 }
 
-func (c *counted) Change(ctx context.Context, stamp string, limit int, changes []wire.OverrideChange) (bool, error) {
-	return c.overrides.Change(ctx, stamp, limit, changes)
+func (c *counted) Since(ctx context.Context, stamp, to string) (map[string]string, string, bool, error) {
+	return c.overrides.Since(ctx, stamp, to)
+}
+
+func (c *counted) Change(ctx context.Context, all *wire.OverrideChanges) (string, error) {
+	return c.overrides.Change(ctx, all)
 }
 
 func (c *counted) Published(ctx context.Context) (map[string]string, map[string]map[string]time.Time, error) {
@@ -142,12 +146,12 @@ type refusing struct {
 
 var errDenied = errors.New("denied")
 
-func (r *refusing) Stamp(ctx context.Context) (string, error) {
-	stamp, err := r.counted.Stamp(ctx)
+func (r *refusing) Look(ctx context.Context, publication string) (string, bool, error) {
+	stamp, isThere, err := r.counted.Look(ctx, publication)
 	if r.refuses.Load() {
 		err = errDenied
 	}
-	return stamp, err
+	return stamp, isThere, err
 }
 
 func (r *refusing) Publish(ctx context.Context, p *wire.Publication) (int, error) {
@@ -171,7 +175,7 @@ func TestAProcessWithoutARightSeldomTries(t *testing.T) {
 		require.EqualValues(t, 2*6, store.calls.Load(), "a look and a publication in ten minutes")
 		require.EqualValues(t, 2*6, failures.Load())
 		change := overrides.Override{Policy: "api", Limits: "9/m", Until: time.Now().Add(time.Hour).UnixMilli()}.Change(false)
-		_, err := store.Change(t.Context(), "stamp", 9, []wire.OverrideChange{change})
+		_, err := store.Change(t.Context(), &wire.OverrideChanges{Limit: 9, Changes: []wire.OverrideChange{change}})
 		require.NoError(t, err)
 		store.refuses.Store(false)
 		time.Sleep(deniedRetry)

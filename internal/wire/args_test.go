@@ -128,7 +128,7 @@ func TestArgumentsOfTenants(t *testing.T) {
 			for i, of := range append([]charge{{"first", 1, 1}}, row.charges...) {
 				c := dispatch.NewCall()
 				tenant := bucket.Tenant{Name: of.tenant, Weight: of.weight}
-				c.Reset(bucket.Op{Verb: bucket.Take, N: 1, Charges: of.charges, Tenant: tenant}, shared, bucket.NewLayout(shared))
+				c.Set(bucket.Op{Verb: bucket.Take, N: 1, Charges: of.charges, Tenant: tenant}, shared, bucket.NewLayout(shared))
 				c.Key = []byte("k")
 				if i == 0 {
 					c.Hash = 1 // of another key
@@ -194,7 +194,7 @@ func newCalendar(left int64) bucket.Bucket {
 // merged returns a group that takes single tokens.
 func merged(charges int64, buckets ...bucket.Bucket) *dispatch.Group {
 	c := dispatch.NewCall()
-	c.Reset(bucket.Op{Verb: bucket.Take, N: 1, Charges: charges}, buckets, bucket.NewLayout(buckets))
+	c.Set(bucket.Op{Verb: bucket.Take, N: 1, Charges: charges}, buckets, bucket.NewLayout(buckets))
 	return &dispatch.Group{Call: c, Charges: charges, First: true}
 }
 
@@ -218,7 +218,7 @@ func TestReplyToOneCall(t *testing.T) {
 			[]bucket.State{{Level: 7}, {Level: 8}}, ""},
 		"one of them below 0": {[]bucket.Bucket{token, token}, []int64{7, -1}, nil, "the script replies -1"},
 		"a window": {[]bucket.Bucket{fixed}, []int64{1, 2, 3, 4, 5},
-			[]bucket.State{{Level: 1, Soon: 2, Wait: 3, Reset: 4, Mark: 5}}, ""},
+			[]bucket.State{{Level: 1, More: 2, Wait: 3, Reset: 4, Mark: 5}}, ""},
 		"a window below 0": {[]bucket.Bucket{fixed}, []int64{-1, 2, 3, 4, 5}, nil, "the script replies -1"},
 		"too few":          {[]bucket.Bucket{fixed}, []int64{1, 2, 3, 4}, nil, "the script replies 4 integers, not 5"},
 		"too many": {[]bucket.Bucket{token, token}, []int64{1, 2, 3}, nil,
@@ -226,11 +226,11 @@ func TestReplyToOneCall(t *testing.T) {
 		"a bucket and both": {[]bucket.Bucket{token, ban, slots}, []int64{7, 6, 9, 2},
 			[]bucket.State{{Level: 7}, {Level: 6, Wait: 9}, {Level: 2}}, ""},
 		"a bucket and a period": {[]bucket.Bucket{token, period}, []int64{Whole, 7, 1, 2, 3, 4, 5},
-			[]bucket.State{{Level: 7}, {Level: 1, Soon: 2, Wait: 3, Reset: 4, Mark: 5}}, ""},
+			[]bucket.State{{Level: 7}, {Level: 1, More: 2, Wait: 3, Reset: 4, Mark: 5}}, ""},
 		"several kinds": {[]bucket.Bucket{fixed, token, sliding, slots},
 			[]int64{Whole, 1, 2, 3, 4, 5, 7, 1, 2, 3, 4, 6, 9},
-			[]bucket.State{{Level: 1, Soon: 2, Wait: 3, Reset: 4, Mark: 5}, {Level: 7},
-				{Level: 1, Soon: 2, Wait: 3, Reset: 4, Mark: 6}, {Level: 9}}, ""},
+			[]bucket.State{{Level: 1, More: 2, Wait: 3, Reset: 4, Mark: 5}, {Level: 7},
+				{Level: 1, More: 2, Wait: 3, Reset: 4, Mark: 6}, {Level: 9}}, ""},
 		"too few of a period": {[]bucket.Bucket{token, period}, []int64{Whole, 7, 1}, nil,
 			"the script replies 2 integers, not 6"},
 		"a window is not whole": {[]bucket.Bucket{fixed}, []int64{Whole, 2, 3, 4, 5}, nil, "the script replies -1"},

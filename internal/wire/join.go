@@ -19,7 +19,7 @@ func Join(c *dispatch.Call, calls []*dispatch.Call) {
 	if differ {
 		op.N, op.Each = 1, make([]int64, 0, size)
 	}
-	c.Reset(op, nil, nil)
+	c.Key, c.Others = c.Key[:0], c.Others[:0]
 	all := make([]bucket.Bucket, 0, size)
 	for n := range callParts * len(calls) {
 		single, from, to := piece(calls, n)
@@ -35,11 +35,11 @@ func Join(c *dispatch.Call, calls []*dispatch.Call) {
 		all = append(all, own...)
 		for range own {
 			if differ {
-				c.Op.Each = append(c.Op.Each, single.Op.N)
+				op.Each = append(op.Each, single.Op.N)
 			}
 		}
 	}
-	c.SetBuckets(all, bucket.NewLayout(all))
+	c.Set(op, all, bucket.NewLayout(all))
 }
 
 // Split copies the states that were found of a joint call to the calls that it was made of.

@@ -17,7 +17,6 @@ func PublishScript() string { return part("publish") }
 // Publication is what a process publishes: texts of policies by name.
 type Publication struct {
 	Process    string // without a space
-	Now        time.Time
 	Life       time.Duration
 	MaxTexts   int // of all processes
 	MaxMembers int // policies, each counted once for each process
@@ -26,12 +25,15 @@ type Publication struct {
 
 // Encode returns the arguments of publish.lua.
 func (p *Publication) Encode() []any {
-	args := []any{p.Process, p.Now.UnixMilli(), p.Life.Milliseconds(), p.MaxTexts, p.MaxMembers}
+	args := []any{p.Process, p.Life.Milliseconds(), p.MaxTexts, p.MaxMembers}
 	for name, text := range p.Texts {
 		args = append(args, name, text)
 	}
 	return args
 }
+
+// PublishedAs returns what says that a process has published a policy.
+func PublishedAs(name, process string) string { return name + " " + process }
 
 // PublishedBy returns the name of a policy and the process that has published it.
 func PublishedBy(member string) (name, process string) {

@@ -27,7 +27,7 @@ func Decode(groups []*dispatch.Group, script int, reply []int64, onlyFirst bool)
 	if onlyFirst {
 		done = 1
 	}
-	each, short := groups[0].Layout.Integers, false
+	each, short := groups[0].Layout.All, false
 	switch limits := script % Limits; {
 	case script == Tenants:
 		each = max(1, len(reply)) // see decodeTenants
@@ -35,10 +35,7 @@ func Decode(groups []*dispatch.Group, script int, reply []int64, onlyFirst bool)
 	case len(reply) > 0 && reply[0] == Whole:
 		reply = reply[1:]
 	case limits == TokensCalendar:
-		each, short = 0, true
-		for i := range groups[0].Buckets {
-			each += size(&groups[0].Buckets[i], short)
-		}
+		each, short = groups[0].Layout.Short, true
 	}
 	if len(reply) != each*done {
 		return fmt.Errorf("the script replies %d integers, not %d", len(reply), each*done)
@@ -53,15 +50,7 @@ func Decode(groups []*dispatch.Group, script int, reply []int64, onlyFirst bool)
 	return nil
 }
 
-// size returns how many integers a reply has for a bucket. In a short one, calendar periods have one.
-func size(b *bucket.Bucket, short bool) int {
-	if short && b.IsLimit() {
-		return 1
-	}
-	return b.Integers()
-}
-
-// decode sets the states of a group's buckets.
+// decode sets the states of a group's buckets. In a short reply, each calendar period has one integer.
 func decode(g *dispatch.Group, reply []int64, short bool) error {
 	for _, n := range reply {
 		if n < 0 || n > bucket.MaxUnits {
@@ -82,10 +71,13 @@ func decode(g *dispatch.Group, reply []int64, short bool) error {
 			return nil
 		}
 		s := bucket.State{Level: reply[0]}
-		n := size(b, short)
+		n := g.Layout.Integers[i]
+		if short && i < g.Layout.Limits {
+			n = 1
+		}
 		switch {
 		case n == 5:
-			s.Soon, s.Wait, s.Reset, s.Mark = reply[1], reply[2], reply[3], reply[4]
+			s.More, s.Wait, s.Reset, s.Mark = reply[1], reply[2], reply[3], reply[4]
 		case n == 2:
 			s.Wait = reply[1]
 		case b.Kind == bucket.Slots:
@@ -112,7 +104,7 @@ func completeCalendars(g *dispatch.Group) {
 			continue
 		}
 		s.Reset = b.Left(now)
-		s.Soon = s.Reset
+		s.More = s.Reset
 		if n := g.Op.Tokens(i); s.Level+charges*n+n > b.Capacity && n <= b.Capacity {
 			s.Wait = s.Reset
 		}

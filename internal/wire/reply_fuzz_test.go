@@ -47,7 +47,7 @@ func FuzzDecode(f *testing.F) {
 		}
 		require.Len(t, g.Found, len(buckets))
 		for _, s := range g.Found {
-			for _, n := range []int64{s.Level, s.Soon, s.Wait, s.Reset} {
+			for _, n := range []int64{s.Level, s.More, s.Wait, s.Reset} {
 				require.True(t, n >= 0 && n <= bucket.MaxUnits, "%v: %+v", reply, s)
 			}
 		}

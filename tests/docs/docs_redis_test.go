@@ -33,8 +33,7 @@ func TestDocumentedPrivilegesAreEnough(t *testing.T) {
 	for name, a := range map[string]ginlimit.Algorithm{
 		"TokenBucket": ginlimit.TokenBucket, "FixedWindow": ginlimit.FixedWindow, "SlidingWindow": ginlimit.SlidingWindow,
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+		testkit.Run(t, name, func(t *testing.T) {
 			addr := testkit.StartRedis(t)
 			user := testkit.Restrict(t, addr, name)
 			rdb := redis.NewClient(&user)
@@ -51,8 +50,7 @@ func TestDocumentedPrivilegesAreEnough(t *testing.T) {
 			testkit.RequireNothingDenied(t, addr)
 		})
 	}
-	t.Run("cluster", func(t *testing.T) {
-		t.Parallel()
+	testkit.Run(t, "cluster", func(t *testing.T) {
 		addrs := testkit.StartCluster(t, 3)
 		for _, addr := range addrs {
 			testkit.Restrict(t, addr, "TokenBucket", testkit.PrivilegesOf(t, "On a cluster add")...)
@@ -65,15 +63,13 @@ func TestDocumentedPrivilegesAreEnough(t *testing.T) {
 			assert.NotContains(t, testkit.CommandCalls(t, testkit.Connect(t, addr)), "command",
 				"asked for by a client that does not know")
 		}
-		person := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs})
-		defer person.Close()
+		person := testkit.ConnectCluster(t, addrs...)
 		operate(t, person, rdb, ginlimit.TokenBucket)
 		for _, addr := range addrs {
 			testkit.RequireNothingDenied(t, addr)
 		}
 	})
-	t.Run("slots, bans, count of processes", func(t *testing.T) {
-		t.Parallel()
+	testkit.Run(t, "slots, bans, count of processes", func(t *testing.T) {
 		addr := testkit.StartRedis(t)
 		user := testkit.Restrict(t, addr, "FixedWindow", testkit.PrivilegesOf(t, "`InFlight` and `WithBan` need")...)
 		rdb := redis.NewClient(&user)
@@ -81,8 +77,7 @@ func TestDocumentedPrivilegesAreEnough(t *testing.T) {
 		holdEverything(t, testkit.Connect(t, addr), rdb)
 		testkit.RequireNothingDenied(t, addr)
 	})
-	t.Run("calendar quotas, Ping", func(t *testing.T) {
-		t.Parallel()
+	testkit.Run(t, "calendar quotas, Ping", func(t *testing.T) {
 		addr := testkit.StartRedis(t)
 		more := append(testkit.PrivilegesOf(t, "Calendar quotas also need"),
 			testkit.PrivilegesOf(t, "`Limiter.Ping` needs")...)
@@ -94,8 +89,7 @@ func TestDocumentedPrivilegesAreEnough(t *testing.T) {
 		require.NoError(t, testkit.NewLimiter(t, rdb).Ping(t.Context()))
 		testkit.RequireNothingDenied(t, addr)
 	})
-	t.Run("without overrides", func(t *testing.T) {
-		t.Parallel()
+	testkit.Run(t, "without overrides", func(t *testing.T) {
 		addr := testkit.StartRedis(t)
 		user := testkit.Restrict(t, addr, "TokenBucket", "-hget", "-hgetall")
 		rdb := redis.NewClient(&user)
@@ -103,8 +97,7 @@ func TestDocumentedPrivilegesAreEnough(t *testing.T) {
 		publishEverything(t, testkit.Connect(t, addr), testkit.NewOperated(t, rdb, ginlimit.WithoutOverrides()))
 		testkit.RequireNothingDenied(t, addr)
 	})
-	t.Run("nothing for operators", func(t *testing.T) {
-		t.Parallel()
+	testkit.Run(t, "nothing for operators", func(t *testing.T) {
 		addr := testkit.StartRedis(t)
 		user := testkit.Restrict(t, addr, "TokenBucket", "-hget", "-zadd")
 		rdb := redis.NewClient(&user)
@@ -119,8 +112,7 @@ func TestDocumentedPrivilegesAreEnough(t *testing.T) {
 		require.Equal(t, 1, strings.Count(log.String(), "\n"), log.String())
 		require.Contains(t, log.String(), "may not read overrides or publish policies")
 	})
-	t.Run("shares", func(t *testing.T) {
-		t.Parallel()
+	testkit.Run(t, "shares", func(t *testing.T) {
 		addr := testkit.StartRedis(t)
 		user := testkit.Restrict(t, addr, "TokenBucket", testkit.PrivilegesOf(t, "`WithShares` also needs")...)
 		rdb := redis.NewClient(&user)
@@ -132,8 +124,7 @@ func TestDocumentedPrivilegesAreEnough(t *testing.T) {
 			assert.Contains(t, used, right[1:], "so the test needs each of them")
 		}
 	})
-	t.Run("overrides", func(t *testing.T) {
-		t.Parallel()
+	testkit.Run(t, "overrides", func(t *testing.T) {
 		addr := testkit.StartRedis(t)
 		more := append([]string{"resetkeys"}, testkit.ACLBlock(t, "~ginlimit:{*|*")...)
 		application := testkit.Restrict(t, addr, "TokenBucket", more...)
@@ -172,8 +163,7 @@ func TestDocumentedPrivilegesAreEnough(t *testing.T) {
 		_, err = testkit.NewPolicy(t, people, "api", ginlimit.PerMinute(3)).Allow(t.Context(), "k")
 		require.ErrorIs(t, err, ginlimit.ErrUnavailable, "who operates it takes no tokens")
 	})
-	t.Run("plans", func(t *testing.T) {
-		t.Parallel()
+	testkit.Run(t, "plans", func(t *testing.T) {
 		addr := testkit.StartRedis(t)
 		user := testkit.Restrict(t, addr, "TokenBucket",
 			append([]string{"-@all"}, testkit.PrivilegesOf(t, "`NewPlans` also needs")...)...)

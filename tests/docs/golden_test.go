@@ -29,7 +29,6 @@ var update = flag.Bool("update", false, "write the golden file anew")
 // stands there is promised by docs/SECURITY.md, and read by the processes of another version: a change of a line
 // needs a major version, or two versions that read both.
 func TestPromisesOfVersions(t *testing.T) {
-	t.Parallel()
 	testkit.InBubble(t, promisesOfVersions)
 }
 

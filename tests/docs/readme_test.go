@@ -2,13 +2,19 @@ package docs_test
 
 import (
 	"fmt"
+	"go/ast"
+	"go/doc"
+	"go/parser"
+	"go/token"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit/internal/testkit"
@@ -119,4 +125,107 @@ func fileName(name, block string) string {
 		name += "_test"
 	}
 	return name + ".go"
+}
+
+// goDoc returns the documentation of a package of this module, and the comment of each name in it: "Limiter.Override"
+// is a method, "Override" a function or type.
+func goDoc(t *testing.T, dir string) (of *doc.Package, comments map[string]string) {
+	t.Helper()
+	fset := token.NewFileSet()
+	var files []*ast.File
+	for _, name := range testkit.Must(filepath.Glob(filepath.Join(dir, "*.go"))) {
+		if !strings.HasSuffix(name, "_test.go") {
+			files = append(files, testkit.Must(parser.ParseFile(fset, name, nil, parser.ParseComments)))
+		}
+	}
+	of = testkit.Must(doc.NewFromFiles(fset, files, "github.com/ginlimit/ginlimit"))
+	comments = map[string]string{}
+	add := func(prefix string, funcs []*doc.Func) {
+		for _, f := range funcs {
+			comments[prefix+f.Name] = strings.Join(strings.Fields(f.Doc), " ")
+		}
+	}
+	add("", of.Funcs)
+	for _, typ := range of.Types {
+		comments[typ.Name] = strings.Join(strings.Fields(typ.Doc), " ")
+		add("", typ.Funcs)
+		add(typ.Name+".", typ.Methods)
+	}
+	return of, comments
+}
+
+// TestGoDocIsShort: a stranger reads it in an hour.
+func TestGoDocIsShort(t *testing.T) {
+	t.Parallel()
+	text := testkit.Must(exec.CommandContext(t.Context(), "go", "doc", "-all", ".").Output())
+	require.LessOrEqual(t, strings.Count(string(text), "\n"), 900, "lines of go doc -all")
+}
+
+// TestGoDocSaysWhatMisleads those who read only the name.
+func TestGoDocSaysWhatMisleads(t *testing.T) {
+	t.Parallel()
+	of, comments := goDoc(t, ".")
+	for _, name := range []string{"Per", "PerSecond", "PerMinute", "PerDay"} {
+		assert.Contains(t, comments[name], "up to 2 × rate in the first", name)
+	}
+	assert.Contains(t, comments["Per"], "WithAlgorithm([SlidingWindow]) admits rate in any period")
+	assert.Contains(t, comments["PerHour"],
+		"PerHour(5) admits up to 10 in the first hour, and WithAlgorithm([SlidingWindow]) 5")
+	assert.Contains(t, comments["FirstOf"], "Keys that clients invent need a check in front")
+	overview := strings.Join(strings.Fields(of.Doc), " ")
+	assert.Contains(t, overview, "ginlimit.PerHour(5).WithAlgorithm(ginlimit.SlidingWindow)")
+	assert.Contains(t, overview, "handlers one after another each charge")
+}
+
+// TestWhatIsExperimental says so in go doc and in Versions of docs/SECURITY.md.
+func TestWhatIsExperimental(t *testing.T) {
+	t.Parallel()
+	const says = "is experimental: its numbers and details may change in a minor version"
+	_, comments := goDoc(t, ".")
+	for _, name := range []string{"WithLease", "WithDenyCache", "WithReplicas", "Limiter.Override"} {
+		assert.Contains(t, comments[name], says, name)
+	}
+	assert.Contains(t, comments["Override"], "experimental")
+	transport, _ := goDoc(t, "transport")
+	assert.Contains(t, strings.Join(strings.Fields(transport.Doc), " "), says)
+	_, versions, _ := strings.Cut(testkit.Read(t, "docs/SECURITY.md"), "\n**Experimental** ")
+	versions, _, _ = strings.Cut(versions, "\n\n")
+	for _, name := range []string{"WithLease", "WithDenyCache", "WithReplicas", "Override", "transport"} {
+		assert.Contains(t, versions, "`"+name+"`")
+	}
+}
+
+// TestReasonsAreConstants: those that docs/operations.md lists, once each, and no other word is one.
+func TestReasonsAreConstants(t *testing.T) {
+	t.Parallel()
+	words := func(pattern, text string) (all []string) {
+		for _, match := range regexp.MustCompile(pattern).FindAllStringSubmatch(text, -1) {
+			all = append(all, match[1])
+		}
+		slices.Sort(all)
+		return all
+	}
+	between := func(text, from, to string) string {
+		_, text, found := strings.Cut(text, from)
+		require.True(t, found, from)
+		text, _, _ = strings.Cut(text, to)
+		return text
+	}
+	constants := words(`"(\w+)"`, between(testkit.Read(t, "event.go"), "\ntype Reason string\n\nconst (", "\n)\n"))
+	var documented []string
+	for row := range strings.Lines(between(testkit.Read(t, "docs/operations.md"), "\n## Reasons\n", "\n## ")) {
+		if columns := strings.Split(row, "|"); len(columns) > 2 {
+			documented = append(documented, words("`(\\w+)`", columns[1])...)
+		}
+	}
+	slices.Sort(documented)
+	require.Equal(t, constants, documented)
+
+	store := testkit.Read(t, "internal/redisstore/reason.go")
+	made := append(words(`"([A-Z]+)"`, between(store, "var replyWords", "}")),
+		words(`return "(\w+)"`, between(store, "\nfunc Word(", "\n}\n"))...)
+	code := between(testkit.Read(t, "internal/engine/stats.go"), "\nfunc Reason(", "\n}\n")
+	made = append(made, words(`return "(\w+)"`, code)...)
+	require.NotEmpty(t, made)
+	require.Subset(t, constants, made)
 }

@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"testing/synctest"
 
 	"github.com/gin-gonic/gin"
 	"github.com/stretchr/testify/require"
@@ -47,9 +46,9 @@ func remaining(t *testing.T, p *ginlimit.Policy, client string, want int) {
 }
 
 // inTwoProcesses runs a test with a limiter of each, which share their buckets.
-func inTwoProcesses(t *testing.T, test func(t *testing.T, limiter, other *ginlimit.Limiter)) {
+func inTwoProcesses(t *testing.T, name string, test func(t *testing.T, limiter, other *ginlimit.Limiter)) {
 	t.Helper()
-	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+	testkit.RunInBubble(t, name, func(t *testing.T, b *testkit.Bubble) {
 		test(t, testkit.NewLimiter(t, b.Redis).Limiter, testkit.NewLimiter(t, b.Connect(t)).Limiter)
 	})
 }
@@ -64,9 +63,8 @@ func stackedHandlers(router *gin.Engine, limiter *ginlimit.Limiter) {
 // TestHandlersThatFollowEachOtherCharge when their turn comes: ten attempts, of which the second handler denies nine,
 // take ten tokens of the first. AllOf takes one.
 func TestHandlersThatFollowEachOtherCharge(t *testing.T) {
-	t.Parallel()
 	for path, left := range map[string]int{"/stacked": 0, "/together": 9} {
-		inTwoProcesses(t, func(t *testing.T, limiter, other *ginlimit.Limiter) {
+		inTwoProcesses(t, path, func(t *testing.T, limiter, other *ginlimit.Limiter) {
 			router := signedIn()
 			stackedHandlers(router, limiter)
 			for i := range 10 {
@@ -110,8 +108,7 @@ func requestsAndTokensRecipe(router *gin.Engine, limiter *ginlimit.Limiter) {
 
 // TestRequestsAndTokensOfAKey: whichever is used up denies, and takes nothing of the other.
 func TestRequestsAndTokensOfAKey(t *testing.T) {
-	t.Parallel()
-	inTwoProcesses(t, func(t *testing.T, limiter, other *ginlimit.Limiter) {
+	inTwoProcesses(t, "both", func(t *testing.T, limiter, other *ginlimit.Limiter) {
 		router := signedIn("api key")
 		requestsAndTokensRecipe(router, limiter)
 		key := ginlimit.WithKey(ginlimit.ByValue("api key"))
@@ -146,8 +143,7 @@ func (w cutWriter) WriteString(s string) (int, error) {
 // TestAStreamThatIsCutIsCharged for its prompt and for what was written: a client that always leaves early has the
 // limit of others.
 func TestAStreamThatIsCutIsCharged(t *testing.T) {
-	t.Parallel()
-	inTwoProcesses(t, func(t *testing.T, limiter, other *ginlimit.Limiter) {
+	inTwoProcesses(t, "both", func(t *testing.T, limiter, other *ginlimit.Limiter) {
 		router := signedIn("api key")
 		requestsAndTokensRecipe(router, limiter)
 		served := 0
@@ -180,8 +176,7 @@ func signInRecipe(router *gin.Engine, limiter *ginlimit.Limiter) {
 
 // TestSignInsCountUnderWhatTheyHave: an address, an e-mail address, both, or none.
 func TestSignInsCountUnderWhatTheyHave(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.InSynctest(t, func(t *testing.T) {
 		router := signedIn()
 		signInRecipe(router, local(t))
 		signIn := func(address, email, password string) int {
@@ -225,8 +220,7 @@ func organisationRecipe(router *gin.Engine, limiter *ginlimit.Limiter) {
 // TestALevelDeniesWithoutTakingFromTheOthers: of 1,500 requests of users of many teams, the
 // organisation's 500 are served, though users and teams are denied on the way.
 func TestALevelDeniesWithoutTakingFromTheOthers(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.InSynctest(t, func(t *testing.T) {
 		router := signedIn("organisation", "team", "user")
 		organisationRecipe(router, local(t))
 		ask := func(organisation, team, user string) int {

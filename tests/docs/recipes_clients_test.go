@@ -41,8 +41,7 @@ func clientsRecipe(router *gin.Engine, limiter *ginlimit.Limiter) {
 // TestClientLibrariesWaitOrGiveUp: an SDK that obeys X-Should-Retry does not repeat what never passes. A client that
 // reads X-RateLimit-Reset as a Unix time comes back when it is served; by the default field it comes back at once.
 func TestClientLibrariesWaitOrGiveUp(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.InSynctest(t, func(t *testing.T) {
 		router, limiter := signedIn(), local(t)
 		clientsRecipe(router, limiter)
 		router.POST("/default", limiter.Handler("default", ginlimit.PerMinute(1)), testkit.OK)
@@ -111,8 +110,7 @@ func TestAPageCacheReplaysTheFieldsOfOneClient(t *testing.T) {
 		"behind it, without its headers": {false, true, "", true},
 		"before it, without its headers": {true, true, "", false},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+		testkit.Run(t, name, func(t *testing.T) {
 			var opts []ginlimit.PolicyOption
 			if row.noHeaders {
 				opts = append(opts, ginlimit.WithHeaders(ginlimit.NoHeaders))
@@ -183,51 +181,48 @@ func TestWriteTimeoutRunsInTheQueue(t *testing.T) {
 		"longer than the wait alone":    {15 * time.Second, 0, false},
 		"a deadline that is short also": {5 * time.Second, 6 * time.Second, false},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				limiter := local(t)
-				router := gin.New()
-				_ = router.SetTrustedProxies(nil)
-				router.Use(func(c *gin.Context) {
-					c.Request.RemoteAddr = "192.0.2.1:1"
-					if row.deadline > 0 {
-						require.NoError(t, http.NewResponseController(c.Writer).SetWriteDeadline(time.Now().Add(row.deadline)))
-					}
-				})
-				served := 0
-				router.GET("/", limiter.Handler("reports", ginlimit.InFlight(1), ginlimit.WithQueue(1, 20*time.Second)),
-					func(c *gin.Context) {
-						time.Sleep(10 * time.Second)
-						served++
-						c.String(http.StatusOK, "done")
-					})
-				listener := &pipes{make(chan net.Conn)}
-				server := &http.Server{Handler: router, WriteTimeout: row.timeout}
-				go func() { _ = server.Serve(listener) }()
-				defer close(listener.conns)
-				ask := func() error {
-					transport := &http.Transport{DisableKeepAlives: true,
-						DialContext: func(context.Context, string, string) (net.Conn, error) {
-							client, conn := net.Pipe()
-							listener.conns <- conn
-							return client, nil
-						}}
-					response, err := (&http.Client{Transport: transport}).Get("http://reports.example/")
-					if err == nil {
-						require.Equal(t, http.StatusOK, response.StatusCode)
-						require.NoError(t, response.Body.Close())
-					}
-					return err
+		testkit.RunSynctest(t, name, func(t *testing.T) {
+			limiter := local(t)
+			router := gin.New()
+			_ = router.SetTrustedProxies(nil)
+			router.Use(func(c *gin.Context) {
+				c.Request.RemoteAddr = "192.0.2.1:1"
+				if row.deadline > 0 {
+					require.NoError(t, http.NewResponseController(c.Writer).SetWriteDeadline(time.Now().Add(row.deadline)))
 				}
-				var first sync.WaitGroup
-				first.Go(func() { _ = ask() })
-				synctest.Wait()
-				err := ask() // it waits for ten seconds, and takes ten
-				require.Equal(t, row.answered, err == nil, "%v", err)
-				first.Wait()
-				require.Equal(t, 2, served)
 			})
+			served := 0
+			router.GET("/", limiter.Handler("reports", ginlimit.InFlight(1), ginlimit.WithQueue(1, 20*time.Second)),
+				func(c *gin.Context) {
+					time.Sleep(10 * time.Second)
+					served++
+					c.String(http.StatusOK, "done")
+				})
+			listener := &pipes{make(chan net.Conn)}
+			server := &http.Server{Handler: router, WriteTimeout: row.timeout}
+			go func() { _ = server.Serve(listener) }()
+			defer close(listener.conns)
+			ask := func() error {
+				transport := &http.Transport{DisableKeepAlives: true,
+					DialContext: func(context.Context, string, string) (net.Conn, error) {
+						client, conn := net.Pipe()
+						listener.conns <- conn
+						return client, nil
+					}}
+				response, err := (&http.Client{Transport: transport}).Get("http://reports.example/")
+				if err == nil {
+					require.Equal(t, http.StatusOK, response.StatusCode)
+					require.NoError(t, response.Body.Close())
+				}
+				return err
+			}
+			var first sync.WaitGroup
+			first.Go(func() { _ = ask() })
+			synctest.Wait()
+			err := ask() // it waits for ten seconds, and takes ten
+			require.Equal(t, row.answered, err == nil, "%v", err)
+			first.Wait()
+			require.Equal(t, 2, served)
 		})
 	}
 }

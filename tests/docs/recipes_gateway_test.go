@@ -15,7 +15,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/gin-gonic/gin"
@@ -56,8 +55,7 @@ func tokenPlan(router *gin.Engine, limiter *ginlimit.Limiter) {
 
 // TestPlansOfTokensTakeEffect: a user is limited by the plan in the token, at once after a change.
 func TestPlansOfTokensTakeEffect(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.InSynctest(t, func(t *testing.T) {
 		router := gin.New()
 		tokenPlan(router, local(t))
 		ask := func(token string) *httptest.ResponseRecorder {
@@ -99,8 +97,7 @@ func messagesRecipe(router *gin.Engine, limiter *ginlimit.Limiter) {
 // TestMessagesOfASocketAreCounted: after a burst, as many as the rate allows pass, whatever the
 // number of sockets.
 func TestMessagesOfASocketAreCounted(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.InSynctest(t, func(t *testing.T) {
 		router := signedIn()
 		messagesRecipe(router, local(t))
 		received := func(address string, messages int) int {
@@ -199,8 +196,7 @@ func toolsRecipe(router *gin.Engine, limiter *ginlimit.Limiter) {
 // TestToolsHaveABudgetAndLimitsOfTheirOwn: what a tool's own limit denies costs nothing of the
 // budget.
 func TestToolsHaveABudgetAndLimitsOfTheirOwn(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.InSynctest(t, func(t *testing.T) {
 		router := gin.New()
 		toolsRecipe(router, local(t))
 		call := func() string { return send(router, http.MethodPost, "/tools/render").Body.String() }

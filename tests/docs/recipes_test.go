@@ -91,8 +91,7 @@ func TestStaffBlockAnAddressInAnySpelling(t *testing.T) {
 		{"another address of its network", "2001:db8::1", "2001:DB8::", "2001:db8::ffff"},
 		{"a zone", "fe80::1", "fe80::1%eth0", "fe80::2"},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
+		testkit.Run(t, c.name, func(t *testing.T) {
 			router := signedIn()
 			staffRecipe(router, local(t))
 			signup := func() int {
@@ -170,8 +169,7 @@ func loginRecipe(router *gin.Engine, limiter *ginlimit.Limiter) {
 // TestLoginsThatFailAreBanned is a brute force attack: five failures, then a ban of an hour, of
 // two, and so on.
 func TestLoginsThatFailAreBanned(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.InSynctest(t, func(t *testing.T) {
 		router := signedIn()
 		loginRecipe(router, local(t))
 		attempt := func(password string) (retryAfter time.Duration) { // 0 if it is not denied
@@ -207,8 +205,7 @@ func TestLoginsThatFailAreBanned(t *testing.T) {
 // TestLoginsThatFailSlowlyAreBanned: five failures count for the whole window, however they are
 // spread over it.
 func TestLoginsThatFailSlowlyAreBanned(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.InSynctest(t, func(t *testing.T) {
 		router := signedIn()
 		loginRecipe(router, local(t))
 		for range 5 {
@@ -222,8 +219,7 @@ func TestLoginsThatFailSlowlyAreBanned(t *testing.T) {
 // TestMoreLoginsAtOnceThanTheLimitAreBanned: each begins while the ones before it are in flight, and has the right
 // password.
 func TestMoreLoginsAtOnceThanTheLimitAreBanned(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.InSynctest(t, func(t *testing.T) {
 		router := signedIn()
 		loginRecipe(router, local(t))
 		login := func() int {
@@ -314,8 +310,7 @@ func switchRecipe(router *gin.Engine, limiter *ginlimit.Limiter) {
 // TestALimitIsSwitchedOffAtRunTime: requests pass as soon as the limit is switched off, also of a client
 // that was denied before.
 func TestALimitIsSwitchedOffAtRunTime(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.InSynctest(t, func(t *testing.T) {
 		router := signedIn()
 		switchRecipe(router, local(t))
 		status := func(method, path string) int { return send(router, method, path).Code }

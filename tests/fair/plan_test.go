@@ -178,7 +178,6 @@ func onEveryShare(t *testing.T, test func(t *testing.T, of func(tenant string, w
 // passed the model's capacity (BerriAI/litellm#35422). Here 200 callers reserve and settle at once, and
 // together never have more than there is.
 func TestLiteLLMReservationsUnderLoadAreAllCounted(t *testing.T) {
-	t.Parallel()
 	onEveryShare(t, func(t *testing.T, of func(string, int) *ginlimit.Policy) {
 		const callers, estimate, actual = 200, 20, 5
 		var reserved, admitted atomic.Int64

@@ -112,14 +112,12 @@ func sharesOnRedis(t *testing.T, seconds int, first, second string) map[string]a
 func TestTwoProcessesShareByWeightWhateverTheZeal(t *testing.T) {
 	testkit.Nightly(t, "a process that gets no core does not ask, and so its tenant gets less")
 	t.Parallel()
-	t.Run("zeal", func(t *testing.T) {
-		t.Parallel()
+	testkit.Run(t, "zeal", func(t *testing.T) {
 		all := sharesOnRedis(t, 12, "zealous 1 5000", "calm 1 130")
 		require.InEpsilon(t, 1000, all["zealous"].got, 0.05)
 		require.InEpsilon(t, 1000, all["calm"].got, 0.05)
 	})
-	t.Run("weights", func(t *testing.T) {
-		t.Parallel()
+	testkit.Run(t, "weights", func(t *testing.T) {
 		all := sharesOnRedis(t, 12, "light 1 2000", "heavy 3 2000")
 		require.InEpsilon(t, 500, all["light"].got, 0.05)
 		require.InEpsilon(t, 1500, all["heavy"].got, 0.05)

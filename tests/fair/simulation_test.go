@@ -7,7 +7,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/ginlimit/ginlimit"
@@ -51,10 +50,7 @@ func onSeeds(t *testing.T, few uint64, simulate func(t *testing.T, seed uint64) 
 	}
 	t.Run("seeds", func(t *testing.T) {
 		for seed := max(1, *simSeed); seed < max(1, *simSeed)+count; seed++ {
-			t.Run(fmt.Sprint(seed), func(t *testing.T) {
-				t.Parallel()
-				all.add(simulate(t, seed))
-			})
+			t.Run(fmt.Sprint(seed), func(t *testing.T) { all.add(simulate(t, seed)) })
 		}
 	})
 	t.Log(all)
@@ -107,7 +103,7 @@ func (l *ledger) fails(t *testing.T) *ledger {
 func TestSimulation(t *testing.T) {
 	onSeeds(t, 10, func(t *testing.T, seed uint64) (l *ledger) {
 		plan := newPlan(seed, 10000)
-		synctest.Test(t, func(t *testing.T) {
+		testkit.InSynctest(t, func(t *testing.T) {
 			limiter := testkit.Must(ginlimit.NewLocal())
 			defer limiter.Close()
 			r := newRun(plan, limiter)

@@ -113,8 +113,7 @@ func TestProbesSurviveTheDialer(t *testing.T) {
 		"nothing": func() (net.Conn, error) { return nil, nil },
 		"hangs":   func() (net.Conn, error) { <-time.After(2 * time.Second); return nil, errors.New("late") },
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+		testkit.Run(t, name, func(t *testing.T) {
 			addr, process := testkit.StartRedisProcess(t)
 			var broken atomic.Bool
 			var dials atomic.Int64 // while it is broken
@@ -242,8 +241,7 @@ func TestTimeoutBoundsEveryDecision(t *testing.T) {
 		},
 	} {
 		for _, callers := range []int{1, 64} {
-			t.Run(fmt.Sprint(name, " ", callers), func(t *testing.T) {
-				t.Parallel()
+			testkit.Run(t, fmt.Sprint(name, " ", callers), func(t *testing.T) {
 				rdb, signal := start(t)
 				defer rdb.Close()
 				limiter, limit := testkit.NewLimiter(t, rdb, ginlimit.WithTimeout(100*time.Millisecond)), ginlimit.PerHour(10)

@@ -51,9 +51,8 @@ func (*lateHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proce
 
 // TestAContextOfGinIsNotReadAfterItsRequest, as Gin uses it for another one. The race detector looks.
 func TestAContextOfGinIsNotReadAfterItsRequest(t *testing.T) {
-	t.Parallel()
 	for _, timeout := range []time.Duration{ginlimit.DefaultTimeout, time.Minute} { // the second has goroutines send
-		testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		testkit.RunInBubble(t, timeout.String(), func(t *testing.T, b *testkit.Bubble) {
 			hook := &lateHook{}
 			b.Redis.AddHook(hook)
 			p, err := testkit.NewLimiter(t, b.Redis, ginlimit.WithTimeout(timeout)).Policy("api", ginlimit.PerHour(100))
@@ -151,39 +150,37 @@ func TestAHashSlotThatMigrates(t *testing.T) {
 		"open":   {ginlimit.FailOpen, ginlimit.FromOpen, nil},
 		"closed": {ginlimit.FailClosed, ginlimit.FromRedis, ginlimit.ErrUnavailable},
 	} {
-		t.Run(name, func(t *testing.T) {
-			testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-				l, log := testkit.LoggedLimiter(t, b.Connect(t), ginlimit.WithFailureMode(row.failure))
-				one := testkit.NewPolicy(t, l, "one", ginlimit.PerHour(10))
-				for kind, option := range map[string]ginlimit.PolicyOption{
-					"limits": ginlimit.PerDay(20), "ban": ginlimit.WithBan(time.Hour, time.Hour),
-				} {
-					several := testkit.NewPolicy(t, l, kind, ginlimit.PerHour(10), option)
-					left := func(n int) {
-						t.Helper()
-						r := testkit.Must(several.Peek(t.Context(), "alice"))
-						require.Equal(t, ginlimit.FromRedis, r.Source)
-						require.Equal(t, n, r.Remaining, kind)
-					}
-					before := testkit.Must(several.Reserve(t.Context(), "alice", 3))
-					end := migrate(b)
-					for range 5 {
-						r, err := several.Reserve(t.Context(), "alice", 1)
-						require.ErrorIs(t, err, row.err)
-						require.Equal(t, row.source, r.Result().Source)
-						require.Equal(t, row.err == nil, r.Result().Allowed)
-						require.Equal(t, ginlimit.FromRedis, testkit.Must(one.Allow(t.Context(), kind)).Source)
-					}
-					require.ErrorIs(t, before.Cancel(t.Context()), ginlimit.ErrUnavailable)
-					require.ErrorIs(t, several.Refund(t.Context(), "alice", 1), ginlimit.ErrUnavailable)
-					end()
-					left(7)
-					require.NoError(t, several.Refund(t.Context(), "alice", 3))
-					left(10)
+		testkit.RunInBubble(t, name, func(t *testing.T, b *testkit.Bubble) {
+			l, log := testkit.LoggedLimiter(t, b.Connect(t), ginlimit.WithFailureMode(row.failure))
+			one := testkit.NewPolicy(t, l, "one", ginlimit.PerHour(10))
+			for kind, option := range map[string]ginlimit.PolicyOption{
+				"limits": ginlimit.PerDay(20), "ban": ginlimit.WithBan(time.Hour, time.Hour),
+			} {
+				several := testkit.NewPolicy(t, l, kind, ginlimit.PerHour(10), option)
+				left := func(n int) {
+					t.Helper()
+					r := testkit.Must(several.Peek(t.Context(), "alice"))
+					require.Equal(t, ginlimit.FromRedis, r.Source)
+					require.Equal(t, n, r.Remaining, kind)
 				}
-				require.Nil(t, l.Stats().Transitions)
-				require.Equal(t, 1, strings.Count(log.String(), "code=TRYAGAIN"), log)
-			})
+				before := testkit.Must(several.Reserve(t.Context(), "alice", 3))
+				end := migrate(b)
+				for range 5 {
+					r, err := several.Reserve(t.Context(), "alice", 1)
+					require.ErrorIs(t, err, row.err)
+					require.Equal(t, row.source, r.Result().Source)
+					require.Equal(t, row.err == nil, r.Result().Allowed)
+					require.Equal(t, ginlimit.FromRedis, testkit.Must(one.Allow(t.Context(), kind)).Source)
+				}
+				require.ErrorIs(t, before.Cancel(t.Context()), ginlimit.ErrUnavailable)
+				require.ErrorIs(t, several.Refund(t.Context(), "alice", 1), ginlimit.ErrUnavailable)
+				end()
+				left(7)
+				require.NoError(t, several.Refund(t.Context(), "alice", 3))
+				left(10)
+			}
+			require.Nil(t, l.Stats().Transitions)
+			require.Equal(t, 1, strings.Count(log.String(), "code=TRYAGAIN"), log)
 		})
 	}
 }

@@ -41,8 +41,7 @@ func TestMergedDecisionsAreDistributedInOrder(t *testing.T) {
 		"sliding window":  {ginlimit.SlidingWindow, []ginlimit.Limit{window}},
 		"sliding windows": {ginlimit.SlidingWindow, []ginlimit.Limit{window, {Rate: 5000, Period: 96 * time.Hour}}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+		testkit.Run(t, name, func(t *testing.T) {
 			rdb, limits := testkit.Connect(t, testkit.StartRedis(t)), row.limits
 			limiter := testkit.NewLimiter(t, rdb, testkit.RemembersDenials(), testkit.WithAlgorithm(row.algorithm))
 			const callers, each = 512, 8 // 4,096 decisions on 3,000 tokens

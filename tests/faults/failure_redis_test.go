@@ -124,8 +124,7 @@ func TestAnotherMasterBehindTheSameAddress(t *testing.T) {
 				return slot.Release // the report says that one is still held
 			},
 		} {
-			t.Run(code+" to "+name, func(t *testing.T) {
-				t.Parallel()
+			testkit.Run(t, code+" to "+name, func(t *testing.T) {
 				a := testkit.StartRedis(t, "--key-load-delay", "10000", "--loading-process-events-interval-bytes", "1024")
 				b := testkit.StartRedis(t, "--repl-diskless-sync-delay", "0")
 				old, master := testkit.Connect(t, a), testkit.Connect(t, b)

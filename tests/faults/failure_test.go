@@ -94,8 +94,7 @@ func TestAnswersWithoutRedis(t *testing.T) {
 			}
 		})
 	}
-	t.Run("a local limiter has lost nothing", func(t *testing.T) {
-		t.Parallel()
+	testkit.Run(t, "a local limiter has lost nothing", func(t *testing.T) {
 		rec := testkit.Get(testkit.Serve(testkit.NewLocal(t).Handler("8/h", ginlimit.PerHour(8),
 			ginlimit.WithFailureMode(ginlimit.FailClosed))), "/")
 		assert.Equal(t, http.StatusOK, rec.Code)

@@ -38,8 +38,7 @@ func TestNoChargeIsSentTwice(t *testing.T) {
 		},
 	} {
 		for _, callers := range []int{1, 8} { // alone, and some in a pipeline
-			t.Run(fmt.Sprint(name, " ", callers), func(t *testing.T) {
-				t.Parallel()
+			testkit.Run(t, fmt.Sprint(name, " ", callers), func(t *testing.T) {
 				rdb, process := start(t)
 				defer rdb.Close()
 				limiter, limit := testkit.NewLimiter(t, rdb), ginlimit.PerHour(100)

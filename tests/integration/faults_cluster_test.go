@@ -54,8 +54,7 @@ func sentinelFailover(t *testing.T) *site {
 // slotsMigrate moves the slot of the hot key to another node while it is asked for.
 func slotsMigrate(t *testing.T) *site {
 	addrs := testkit.StartCluster(t, 3)
-	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs})
-	t.Cleanup(func() { _ = rdb.Close() })
+	rdb := testkit.ConnectCluster(t, addrs...)
 	slot := newMovingSlot(t, addrs, testkit.RedisKey("hot", hotLimit))
 	return &site{
 		rdb: rdb, lasts: time.Second / 2, bursts: 1,
@@ -168,8 +167,7 @@ func masterKilled(t *testing.T) *site {
 		}
 		return true
 	}))
-	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs})
-	t.Cleanup(func() { _ = rdb.Close() })
+	rdb := testkit.ConnectCluster(t, addrs...)
 	return &site{
 		rdb: rdb, degrades: someKeys, bursts: 2, key: keyOfTheFirst(t, rdb, len(addrs)),
 		fail: func() { require.NoError(t, processes[0].Kill()) },

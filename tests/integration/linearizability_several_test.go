@@ -348,8 +348,7 @@ func TestSeveralPoliciesOnAClusterAreLinearizable(t *testing.T) {
 		"replies swallowed": {disturb: swallowReplies},
 	} {
 		for _, direct := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, ContextTimeoutEnabled %t", name, direct), func(t *testing.T) {
-				t.Parallel()
+			testkit.Run(t, fmt.Sprintf("%s, ContextTimeoutEnabled %t", name, direct), func(t *testing.T) {
 				opts := []ginlimit.LimiterOption{testkit.Patient()}
 				if row.disturb != nil {
 					opts[0] = ginlimit.WithTimeout(ginlimit.DefaultTimeout)
@@ -374,8 +373,7 @@ func TestMistakesOfSeveralPoliciesAreFound(t *testing.T) {
 			_ = p.Refund(context.Background(), client, n)
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+		testkit.Run(t, name, func(t *testing.T) {
 			h := newSeveralHistory(t, false, ginlimit.TokenBucket, testkit.Patient())
 			h.mistake = mistake
 			h.record(t, nil)

@@ -163,8 +163,7 @@ func TestConcurrentCallsAreLinearizable(t *testing.T) {
 	}
 	for name, row := range rows {
 		for _, direct := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, ContextTimeoutEnabled %t", name, direct), func(t *testing.T) {
-				t.Parallel()
+			testkit.Run(t, fmt.Sprintf("%s, ContextTimeoutEnabled %t", name, direct), func(t *testing.T) {
 				h := newHistory(t, direct, row.opts...)
 				if h.verbs = row.verbs; strings.HasSuffix(name, "window") {
 					h.limit = slowWindow

@@ -44,8 +44,7 @@ func TestSharedCallsWhileAServerFails(t *testing.T) {
 		"Sentinel failover":                    sentinelFailover,
 		"cluster: replica promoted":            masterKilled,
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+		testkit.Run(t, name, func(t *testing.T) {
 			s := start(t)
 			_, ring := s.rdb.(*redis.Ring)
 			limits := map[string][]ginlimit.Limit{}

@@ -165,7 +165,6 @@ func TestADryRunDecidesApart(t *testing.T) {
 
 // TestADryRunHasItsTime beside a policy whose limits are slow to be had: longer than a decision may take.
 func TestADryRunHasItsTime(t *testing.T) {
-	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		l := testkit.NewLimiter(t, b.Redis, ginlimit.WithTimeout(50*time.Millisecond))
 		slow := ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) {

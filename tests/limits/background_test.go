@@ -26,7 +26,6 @@ import (
 
 // TestLimitersOfAClientLookOnce, and seldom after an idle minute.
 func TestLimitersOfAClientLookOnce(t *testing.T) {
-	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		var sent atomic.Int64
 		b.Redis.AddHook(testkit.EveryCall(func(send func() error) error { sent.Add(1); return send() }))
@@ -89,7 +88,6 @@ func TestAnIdleProcessKnowsAnOverrideAtOnce(t *testing.T) {
 
 // TestACallerThatWaitsKnowsAnOverrideWithinASecond, though nobody else decides.
 func TestACallerThatWaitsKnowsAnOverrideWithinASecond(t *testing.T) {
-	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		p := testkit.NewPolicy(t, testkit.NewOperated(t, b.Redis), "api", ginlimit.PerDay(1))
 		testkit.NewPolicy(t, testkit.NewOperated(t, b.Redis, ginlimit.WithoutOverrides()), "other", ginlimit.PerDay(1))
@@ -108,7 +106,6 @@ func TestACallerThatWaitsKnowsAnOverrideWithinASecond(t *testing.T) {
 
 // TestARequestInAQueueKeepsItsLimits when an override changes; a request that comes later goes by it.
 func TestARequestInAQueueKeepsItsLimits(t *testing.T) {
-	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		l, router := testkit.NewOperated(t, b.Redis), gin.New()
 		p := testkit.NewPolicy(t, l, "api", ginlimit.PerHour(1), ginlimit.WithQueue(2, 2*time.Hour),
@@ -130,7 +127,6 @@ func TestARequestInAQueueKeepsItsLimits(t *testing.T) {
 
 // TestALateLookDelaysNoDecision by more than its timeout and a tenth, which is for the look too.
 func TestALateLookDelaysNoDecision(t *testing.T) {
-	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		const timeout = 50 * time.Millisecond
 		var hangs atomic.Bool
@@ -199,7 +195,6 @@ func TestALateLookDelaysNoMethod(t *testing.T) {
 
 // TestLimitersOfAClientKeepTheirOptions, and none ends what another does.
 func TestLimitersOfAClientKeepTheirOptions(t *testing.T) {
-	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		secret := ginlimit.WithKeySecret([]byte("sixteen bytes..."))
 		of := func(opts ...ginlimit.LimiterOption) (*testkit.Limiter, *ginlimit.Policy) {
@@ -245,7 +240,6 @@ func TestLimitersOfAClientKeepTheirOptions(t *testing.T) {
 
 // TestEachLogIsToldOnce of what limiters of a client do together.
 func TestEachLogIsToldOnce(t *testing.T) {
-	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		var logs [2]testkit.Buffer
 		loggers := [...]*slog.Logger{

@@ -39,7 +39,6 @@ func TestBansGrow(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			testkit.OnEveryAlgorithm(t, func(t *testing.T, e testkit.Engine) {
 				if !e.Frozen && e.Rdb != nil {
 					return // its clock goes on: TestLoginsThatFailAreBanned
@@ -65,7 +64,6 @@ func TestBansGrow(t *testing.T) {
 }
 
 func TestWhatBansNobody(t *testing.T) {
-	t.Parallel()
 	testkit.OnEveryEngine(t, func(t *testing.T, e testkit.Engine) {
 		p := testkit.Must(e.Limiter.Policy("api", ginlimit.PerHour(2),
 			ginlimit.WithBan(24*time.Hour, 48*time.Hour)))
@@ -93,8 +91,6 @@ func TestWhatBansNobody(t *testing.T) {
 
 // TestBannedClientWithoutALimit has a client's limits become unlimited while it is banned.
 func TestBannedClientWithoutALimit(t *testing.T) {
-	t.Parallel()
-	gin.SetMode(gin.TestMode)
 	testkit.OnEveryEngine(t, func(t *testing.T, e testkit.Engine) {
 		limit := ginlimit.PerHour(1)
 		p := testkit.NewPolicy(t, e.Limiter, "api",
@@ -123,7 +119,6 @@ func TestBannedClientWithoutALimit(t *testing.T) {
 
 // TestADenialWithoutRedisTakesOneTimeout, also if a policy that queues would ban.
 func TestADenialWithoutRedisTakesOneTimeout(t *testing.T) {
-	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		limiter, err := ginlimit.NewLimiter(b.Redis, ginlimit.WithTimeout(100*time.Millisecond), ginlimit.WithReplicas(1))
 		require.NoError(t, err)

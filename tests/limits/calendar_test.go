@@ -7,7 +7,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/gin-gonic/gin"
@@ -137,8 +136,7 @@ func TestBadCalendarIsAnError(t *testing.T) {
 
 // TestCalendarInTheFields: w is the length of the period that it is, and Retry-After its end.
 func TestCalendarInTheFields(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) { // from the first of January, 2000, in UTC
+	testkit.InSynctest(t, func(t *testing.T) { // from the first of January, 2000, in UTC
 		berlin := testkit.Location(t, "Europe/Berlin")
 		router := gin.New()
 		limiter := testkit.NewLocal(t, ginlimit.WithHeaders(ginlimit.XRateLimit|ginlimit.RateLimitDraft))
@@ -176,7 +174,6 @@ func TestCalendarInTheFields(t *testing.T) {
 
 // TestWhoWaitsOverMidnightKeepsItsTurn: then the first is served, and of the others only the next asks Redis.
 func TestWhoWaitsOverMidnightKeepsItsTurn(t *testing.T) {
-	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		var calls atomic.Int64
 		b.Redis.AddHook(testkit.EveryScript(func(send func() error) error { calls.Add(1); return send() }))

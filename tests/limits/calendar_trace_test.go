@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -282,24 +281,22 @@ func TestCalendarTraceEqualsModel(t *testing.T) {
 	t.Parallel()
 	for _, a := range append(testkit.WindowAlgorithms, ginlimit.TokenBucket) {
 		for seed := range uint64(4) {
-			t.Run(fmt.Sprintf("%s, seed %d", a, seed), func(t *testing.T) {
-				t.Parallel()
-				for _, denials := range []int{0, 1000} {
-					testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-						b.Mini.SetTime(time.Now())
-						e := testkit.Engine{
-							Limiter: testkit.NewLimiter(t, b.Redis, testkit.WithAlgorithm(a),
-								ginlimit.WithDenyCache(denials)), Algorithm: a,
-							Advance: func(d time.Duration) { time.Sleep(d); b.Mini.SetTime(time.Now()) },
-						}
-						remembered := followCalendar(t, e, seed,
-							calendarTrace(seed, testkit.Steps(250)), ginlimit.FromRedis, ginlimit.FromCache)
-						require.Equal(t, denials > 0, remembered > 0)
-					})
-				}
-				synctest.Test(t, func(t *testing.T) {
-					followCalendar(t, testkit.LocalEngine(t, a), seed, calendarTrace(seed, testkit.Steps(1500)), ginlimit.FromLocal)
+			name := fmt.Sprintf("%s, seed %d", a, seed)
+			for _, denials := range []int{0, 1000} {
+				testkit.RunInBubble(t, fmt.Sprintf("%s, %d denials", name, denials), func(t *testing.T, b *testkit.Bubble) {
+					b.Mini.SetTime(time.Now())
+					e := testkit.Engine{
+						Limiter: testkit.NewLimiter(t, b.Redis, testkit.WithAlgorithm(a),
+							ginlimit.WithDenyCache(denials)), Algorithm: a,
+						Advance: func(d time.Duration) { time.Sleep(d); b.Mini.SetTime(time.Now()) },
+					}
+					remembered := followCalendar(t, e, seed,
+						calendarTrace(seed, testkit.Steps(250)), ginlimit.FromRedis, ginlimit.FromCache)
+					require.Equal(t, denials > 0, remembered > 0)
 				})
+			}
+			testkit.RunSynctest(t, name, func(t *testing.T) {
+				followCalendar(t, testkit.LocalEngine(t, a), seed, calendarTrace(seed, testkit.Steps(1500)), ginlimit.FromLocal)
 			})
 		}
 	}

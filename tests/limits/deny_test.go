@@ -62,7 +62,6 @@ func TestTraceEqualsModelWithDenyCache(t *testing.T) {
 
 // TestDefaultDenyCacheLeavesASetClockAlone is for those who test their applications with miniredis.
 func TestDefaultDenyCacheLeavesASetClockAlone(t *testing.T) {
-	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		limiter, limit, now := testkit.NewLimiter(t, b.Redis), ginlimit.PerMinute(1), time.Now()
 		for range 3 {
@@ -81,7 +80,6 @@ func TestDefaultDenyCacheLeavesASetClockAlone(t *testing.T) {
 
 // TestAFreeRequestEndsNoRememberedDenial is for routes that cost nothing beside routes that cost something.
 func TestAFreeRequestEndsNoRememberedDenial(t *testing.T) {
-	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		limiter := testkit.NewLimiter(t, b.Redis, testkit.RemembersDenials())
 		policy := limiter.Must("minute", ginlimit.PerMinute(1), testkit.ByUser())

@@ -92,7 +92,6 @@ func resetVoidsReservations(t *testing.T, b testkit.Backend) {
 // TestAResetVoidsAReservationUntilItsPeriodEnds: the window after the reset then has as little left as the one before
 // had when the reservation was made.
 func TestAResetVoidsAReservationUntilItsPeriodEnds(t *testing.T) {
-	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		limit := ginlimit.PerMinute(10).WithAlgorithm(ginlimit.FixedWindow)
 		l := testkit.NewLimiter(t, b.Redis, ginlimit.WithTimeout(50*time.Millisecond))

@@ -77,8 +77,7 @@ func TestWaitingRetryAfterAdmits(t *testing.T) {
 		ginlimit.Per(3, 250*time.Millisecond).WithAlgorithm(ginlimit.FixedWindow),
 		ginlimit.Per(3, 250*time.Millisecond).WithAlgorithm(ginlimit.SlidingWindow),
 	} {
-		t.Run(limit.String(), func(t *testing.T) {
-			t.Parallel()
+		testkit.Run(t, limit.String(), func(t *testing.T) {
 			for attempt := 0; ; attempt++ {
 				require.Less(t, attempt, 500, "every wait took too long")
 				key := fmt.Sprint(i, attempt)
@@ -116,8 +115,7 @@ func TestChangesDelayNoClock(t *testing.T) {
 	limiter := testkit.NewLimiter(t, client, testkit.Patient())
 	const changes, most = 2000, 10 * time.Millisecond
 	for _, algorithm := range []ginlimit.Algorithm{ginlimit.TokenBucket, ginlimit.FixedWindow, ginlimit.SlidingWindow} {
-		t.Run(algorithm.String(), func(t *testing.T) {
-			t.Parallel()
+		testkit.Run(t, algorithm.String(), func(t *testing.T) {
 			limit := ginlimit.PerHour(10_000)
 			limit.Algorithm = algorithm
 			p := testkit.NewPolicy(t, limiter, algorithm.String(), limit)
@@ -138,8 +136,7 @@ func TestChangesDelayNoClock(t *testing.T) {
 			require.LessOrEqual(t, late, most)
 		})
 	}
-	t.Run("tenants", func(t *testing.T) {
-		t.Parallel()
+	testkit.Run(t, "tenants", func(t *testing.T) {
 		shared := testkit.NewPolicy(t, limiter, "tenants", ginlimit.PerHour(100_000), ginlimit.WithShares(unusedTenant))
 		p := shared.Share("a", 1)
 		late := time.Hour
@@ -156,8 +153,7 @@ func TestChangesDelayNoClock(t *testing.T) {
 		}
 		require.LessOrEqual(t, late, most)
 	})
-	t.Run("record", func(t *testing.T) {
-		t.Parallel()
+	testkit.Run(t, "record", func(t *testing.T) {
 		p := testkit.NewPolicy(t, limiter, "record", ginlimit.PerHour(10_000))
 		testkit.Must(p.AllowN(t.Context(), "k", 5000))
 		giveBack := func() {
@@ -221,8 +217,7 @@ func TestEightProcessesAdmitExactlyTheBurst(t *testing.T) {
 		{ginlimit.PerDay(1).WithBurst(1000)},
 		{ginlimit.PerDay(1).WithBurst(1000), {Rate: 1, Period: 48 * time.Hour, Burst: 1001}},
 	} {
-		t.Run(fmt.Sprint(limits), func(t *testing.T) {
-			t.Parallel()
+		testkit.Run(t, fmt.Sprint(limits), func(t *testing.T) {
 			admitExactly(t, 1000, limits)
 		})
 	}
@@ -244,4 +239,72 @@ func admitExactly(t *testing.T, want int, limits []ginlimit.Limit) {
 	}
 	all.Wait()
 	require.EqualValues(t, want, admitted.Load())
+}
+
+// TestBucketsWhileRedisIsFull of keys that are written all the time: 20 clients take what they get. By volatile-ttl
+// they get too much beside keys that live longer than their buckets, and no more than their limit beside other clients
+// of the same policy. Where Redis evicts nothing they never get more. docs/operations.md has what this finds.
+func TestBucketsWhileRedisIsFull(t *testing.T) {
+	testkit.Nightly(t, "a flood of keys for seconds, beside which buckets must lose their keys")
+	t.Parallel()
+	for _, c := range []struct {
+		evicts, others string
+		more           bool
+	}{
+		{"volatile-ttl", "api", false},
+		{"volatile-ttl", "login", true},
+		{"volatile-ttl", "sessions", true},
+		{"noeviction", "api", false},
+		{"noeviction", "sessions", false},
+	} {
+		testkit.Run(t, c.evicts+" beside "+c.others, func(t *testing.T) {
+			addr := testkit.StartRedis(t, "--maxmemory", "4mb", "--maxmemory-policy", c.evicts)
+			rdb := testkit.Connect(t, addr)
+			limiter := testkit.NewLimiter(t, testkit.Connect(t, addr), ginlimit.WithFailureMode(ginlimit.FailClosed),
+				ginlimit.WithDenyCache(0))
+			policies := map[string]*ginlimit.Policy{
+				"api":   testkit.NewPolicy(t, limiter, "api", ginlimit.PerMinute(60)),
+				"login": testkit.NewPolicy(t, limiter, "login", ginlimit.Per(5, 15*time.Minute)),
+			}
+			var began time.Time
+			admitted := 0
+			take := func() {
+				for client := range 20 {
+					if r, err := policies["api"].Allow(t.Context(), fmt.Sprint("client ", client)); err == nil && r.Allowed {
+						admitted++
+					}
+				}
+			}
+			began = time.Now()
+			take()
+			var written atomic.Int64
+			done := make(chan struct{})
+			var flood sync.WaitGroup
+			defer flood.Wait()
+			defer close(done)
+			flood.Go(func() {
+				for n := 0; ; n++ {
+					select {
+					case <-done:
+						return
+					default:
+					}
+					name := fmt.Sprint("invented ", n) // what does not fit is an error
+					if p := policies[c.others]; p != nil {
+						_, _ = p.Allow(t.Context(), name)
+					} else {
+						_ = rdb.Set(t.Context(), name, fmt.Sprintf("%0200d", n), 2*time.Hour).Err()
+					}
+					written.Store(int64(n))
+				}
+			})
+			allowed := func() int { return 20 * (60 + int(time.Since(began)/time.Second) + 1) }
+			for written.Load() < 50_000 && admitted <= 2*allowed() {
+				take()
+				require.False(t, !c.more && admitted > allowed(), "%d of %d", admitted, allowed())
+			}
+			t.Logf("%d of %d, beside %d keys", admitted, allowed(), written.Load())
+			require.Equal(t, c.more, admitted > allowed())
+		})
+	}
 }

@@ -275,7 +275,6 @@ func TestZeroLimiterMakesNoDecision(t *testing.T) {
 
 // TestALimitThatTheApplicationChangesLater is still the one that was given: of a policy and of a plan.
 func TestALimitThatTheApplicationChangesLater(t *testing.T) {
-	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		l, limits := testkit.NewLimiter(t, b.Redis), []ginlimit.Limit{ginlimit.PerHour(3)}
 		plans := testkit.Must(l.NewPlans("plans", time.Hour,

@@ -66,7 +66,6 @@ func asks(t *testing.T, p *ginlimit.Policy, want verdict, why ...string) ginlimi
 // TestBansOfAnOutageStayInTheProcess: what bans without Redis bans nobody once Redis decides again,
 // and the process does not know in an outage of the bans in Redis.
 func TestBansOfAnOutageStayInTheProcess(t *testing.T) {
-	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		l := failingLocal(t, b, ginlimit.WithReplicas(2))
 		p := testkit.NewPolicy(t, l, "api", ginlimit.PerHour(4), ginlimit.WithBan(10*time.Hour, 20*time.Hour))
@@ -97,7 +96,6 @@ func TestBansOfAnOutageStayInTheProcess(t *testing.T) {
 // TestSharesInAnOutage: each process decides by the same rule on its share of the limit. Who holds what
 // is another matter there than in Redis.
 func TestSharesInAnOutage(t *testing.T) {
-	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		l := failingLocal(t, b, ginlimit.WithReplicas(2))
 		p := shared(t, testkit.Backend{Limiter: l}, ginlimit.PerHour(16))

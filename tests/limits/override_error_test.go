@@ -4,97 +4,26 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net/http"
-	"strings"
 	"testing"
 	"time"
 
-	"github.com/gin-gonic/gin"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
-// What programs read of the errors of overrides and results.
-
-// TestBadOverridesNameTheirFields, and are the fault of who asks.
-func TestBadOverridesNameTheirFields(t *testing.T) {
-	t.Parallel()
-	ctx := t.Context()
-	l := testkit.NewLocal(t)
-	testkit.NewPolicy(t, l, "api", ginlimit.PerMinute(3))
-	testkit.NewPolicy(t, l, "shared", ginlimit.PerMinute(3), ginlimit.WithShares(
-		func(*gin.Context) (string, int) { return "", 1 }))
-	good := override("good", ginlimit.PerMinute(9))
-	with := func(change func(o *ginlimit.Override)) ginlimit.Override {
-		o := good
-		o.Client = "bad"
-		change(&o)
-		return o
-	}
-	limits := func(limits ...ginlimit.Limit) ginlimit.Override {
-		return with(func(o *ginlimit.Override) { o.Limits = limits })
-	}
-	for name, row := range map[string]struct {
-		bad  ginlimit.Override
-		want []string
-	}{
-		"a policy":        {with(func(o *ginlimit.Override) { o.Policy = "" }), []string{"Policy"}},
-		"another policy":  {with(func(o *ginlimit.Override) { o.Policy = "apj" }), []string{"Policy"}},
-		"a policy's text": {with(func(o *ginlimit.Override) { o.Policy = "\xff" }), []string{"Policy"}},
-		"a client's text": {with(func(o *ginlimit.Override) { o.Client = "\xff" }), []string{"Client"}},
-		"a note's text":   {with(func(o *ginlimit.Override) { o.Note = "\xff" }), []string{"Note"}},
-		"a client": {with(func(o *ginlimit.Override) { o.Client = strings.Repeat("c", 1025) }),
-			[]string{"Client"}},
-		"a client twice":  {with(func(o *ginlimit.Override) { o.Client = "good" }), []string{"Client"}},
-		"an end":          {with(func(o *ginlimit.Override) { o.Until = time.Time{} }), []string{"Until"}},
-		"a note":          {with(func(o *ginlimit.Override) { o.Note = "a\n" }), []string{"Note"}},
-		"two limits":      {limits(ginlimit.Limit{}, ginlimit.InFlight(-1)), []string{"Limits", "Limits"}},
-		"slots alone":     {limits(ginlimit.InFlight(1)), []string{"Limits"}},
-		"an unnamed zone": {limits(unnamedZone()), []string{"Limits"}},
-		"two of shares": {with(func(o *ginlimit.Override) {
-			o.Policy, o.Limits = "shared", []ginlimit.Limit{ginlimit.PerMinute(3), ginlimit.InFlight(3)}
-			o.Limits[0].Algorithm = ginlimit.FixedWindow
-		}), []string{"Limits", "Limits"}},
-		"all": {ginlimit.Override{Limits: []ginlimit.Limit{{}}, Note: "\n"}, []string{"Policy", "Note", "Until", "Limits"}},
-	} {
-		for index, all := range [][]ginlimit.Override{{row.bad}, {good, row.bad}} {
-			if name == "a client twice" && index == 0 {
-				continue
-			}
-			err := l.OverrideAll(ctx, all...)
-			var fields []string
-			for _, err := range err.(interface{ Unwrap() []error }).Unwrap() {
-				var fault *ginlimit.OverrideError
-				require.ErrorAs(t, err, &fault, "%s: %v", name, err)
-				require.ErrorIs(t, fault, ginlimit.ErrInvalidArgument)
-				require.Equal(t, index, fault.Index)
-				want := fault.Err.Error()
-				if index == 1 {
-					want += " (override 2)"
-				}
-				require.Equal(t, want, err.Error())
-				require.Equal(t, http.StatusBadRequest, ginlimit.ErrorStatus(fmt.Errorf("wrapped: %w", err)))
-				fields = append(fields, fault.Field)
-			}
-			require.Equal(t, row.want, fields, "%s: %v", name, err)
-		}
-	}
-	for _, n := range []int{0, 1001} {
-		var fault *ginlimit.OverrideError
-		require.ErrorAs(t, l.OverrideAll(ctx, make([]ginlimit.Override, n)...), &fault)
-		require.Equal(t, -1, fault.Index)
-	}
-	require.Empty(t, testkit.Must(l.Overrides(ctx)))
-}
+// Overrides in an outage, and beside slots; and results whose limits are wrong.
 
 // TestAnOutageIsNoOverridesFault: no field is wrong if Redis does not say which policies there are.
 func TestAnOutageIsNoOverridesFault(t *testing.T) {
 	t.Parallel()
 	down := testkit.WithoutRedis(t)
-	other := override("ann", ginlimit.PerMinute(9))
+	testkit.NewPolicy(t, down, "api", ginlimit.PerMinute(3))
+	known, other := override("ann", ginlimit.PerMinute(9)), override("ann", ginlimit.PerMinute(9))
+	require.ErrorIs(t, down.Override(t.Context(), known), ginlimit.ErrUnavailable)
+	require.ErrorIs(t, testkit.Err(down.Policies(t.Context())), ginlimit.ErrUnavailable)
 	other.Policy = "of another process"
 	err := down.OverrideAll(t.Context(), other, override("bob", ginlimit.PerMinute(9)))
 	require.ErrorIs(t, err, ginlimit.ErrUnavailable)
@@ -104,7 +33,9 @@ func TestAnOutageIsNoOverridesFault(t *testing.T) {
 		"the program is wrong, and not who asked")
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	require.ErrorIs(t, down.Override(ended, other), context.Canceled)
+	for _, o := range []ginlimit.Override{known, other} {
+		require.ErrorIs(t, down.Override(ended, o), context.Canceled)
+	}
 }
 
 // TestAResultOfABadLimitHasNoJSON, and the error says what is wrong with it.
@@ -118,4 +49,66 @@ func TestAResultOfABadLimitHasNoJSON(t *testing.T) {
 	require.EqualError(t, err, "ginlimit: invalid argument: 1/0s: the period is missing")
 	_, err = json.Marshal(bad)
 	require.ErrorIs(t, err, ginlimit.ErrInvalidArgument)
+}
+
+// TestAnOverrideKeepsTheSlotsOfAFunction, unless it names some itself. Then the function is not asked.
+func TestAnOverrideKeepsTheSlotsOfAFunction(t *testing.T) {
+	onReaders(t, func(t *testing.T, l, _ *testkit.Limiter) {
+		ctx := t.Context()
+		of := map[string][]ginlimit.Limit{
+			"ann": {ginlimit.PerMinute(60), ginlimit.InFlight(2)}, "bob": {ginlimit.PerMinute(60)}, "bad": {{}},
+		}
+		down, asked := errors.New("no database"), 0
+		plan := ginlimit.WithLimitFunc(func(_ context.Context, client string) ([]ginlimit.Limit, error) {
+			if asked++; client == "down" {
+				return nil, down
+			}
+			if of[client] == nil {
+				return nil, ginlimit.ErrUnknownClient
+			}
+			return of[client], nil
+		})
+		p := testkit.NewPolicy(t, l, "plan", plan)
+		five := testkit.NewPolicy(t, l, "five", plan, ginlimit.InFlight(5))
+		put := func(client string, limits ...ginlimit.Limit) {
+			for _, name := range []string{"plan", "five"} {
+				o := override(client, limits...)
+				o.Policy = name
+				require.NoError(t, l.Override(ctx, o))
+			}
+		}
+		held := func(p *ginlimit.Policy, client string) (n int) {
+			for {
+				r := testkit.Must(p.Reserve(ctx, client, 1))
+				defer r.Release()
+				if !r.Result().Allowed || n == 9 {
+					return n
+				}
+				n++
+			}
+		}
+		for _, client := range []string{"ann", ""} {
+			put(client, ginlimit.PerMinute(600))
+			require.Equal(t, []int{2, 2}, []int{held(p, "ann"), held(five, "ann")})
+			rows := testkit.Must(p.Status(ctx, "ann"))
+			require.Equal(t, ginlimit.PerMinute(600), rows[0].Limit)
+			require.Equal(t, ginlimit.InFlight(2), rows[1].Limit)
+			require.ErrorIs(t, testkit.Err(p.Allow(ctx, "ann")), ginlimit.ErrInvalidArgument, "as without the override")
+		}
+		require.Equal(t, []int{9, 5}, []int{held(p, "bob"), held(five, "bob")}, "the function has none")
+		require.True(t, testkit.Must(p.Allow(ctx, "bob")).Allowed)
+		require.Equal(t, []int{9, 5}, []int{held(p, "stranger"), held(five, "stranger")}, "by the override alone")
+		for _, client := range []string{"down", "bad"} {
+			require.Equal(t, []int{9, 5}, []int{held(p, client), held(five, client)}, "the function fails")
+		}
+
+		put("", ginlimit.PerMinute(600), ginlimit.InFlight(3))
+		before := asked
+		for _, client := range []string{"down", "bob"} {
+			require.Equal(t, []int{3, 3}, []int{held(p, client), held(five, client)})
+		}
+		require.True(t, testkit.Must(p.Allow(ctx, "down")).Allowed, "the operator's slots make no method an error")
+		require.Equal(t, before, asked)
+		time.Sleep(inForce)
+	})
 }

@@ -22,12 +22,8 @@ func TestAnOverrideReachesBusyProcesses(t *testing.T) {
 	t.Parallel()
 	addr, cluster := testkit.StartRedis(t), testkit.StartCluster(t, 3)
 	for name, connect := range map[string]func(t *testing.T) redis.UniversalClient{
-		"server": func(t *testing.T) redis.UniversalClient { return testkit.Connect(t, addr) },
-		"cluster": func(t *testing.T) redis.UniversalClient {
-			rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: cluster})
-			t.Cleanup(func() { _ = rdb.Close() })
-			return rdb
-		},
+		"server":  func(t *testing.T) redis.UniversalClient { return testkit.Connect(t, addr) },
+		"cluster": func(t *testing.T) redis.UniversalClient { return testkit.ConnectCluster(t, cluster...) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			own := ginlimit.Limit{Rate: 3000, Period: time.Hour, Algorithm: ginlimit.FixedWindow}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"net/http"
 	"runtime"
 	"slices"
 	"strings"
@@ -64,7 +65,6 @@ func override(client string, limits ...ginlimit.Limit) ginlimit.Override {
 // TestOverridesEqualAModel in two processes under random changes. Overrides of a client come before a policy's, and
 // both before what a function or the code says.
 func TestOverridesEqualAModel(t *testing.T) {
-	t.Parallel()
 	onReaders(t, func(t *testing.T, l, other *testkit.Limiter) {
 		rng, own := rand.New(rand.NewPCG(1, 2)), ginlimit.PerMinute(1)
 		limiters, policies := []*testkit.Limiter{l}, [2][]*ginlimit.Policy{}
@@ -130,7 +130,6 @@ func TestOverridesEqualAModel(t *testing.T) {
 // TestOverrideKeepsWhatIsMissing: a raised limit admits as soon as its own rate has a token, a lowered one
 // takes as long to be full as before, another period begins full, and the override's end is such a change too.
 func TestOverrideKeepsWhatIsMissing(t *testing.T) {
-	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		l := testkit.NewOperated(t, b.Redis, testkit.RemembersDenials(), ginlimit.WithFailureMode(ginlimit.FailLocal))
 		p := testkit.NewPolicy(t, l, "api", ginlimit.PerMinute(6))
@@ -158,7 +157,6 @@ func TestOverrideKeepsWhatIsMissing(t *testing.T) {
 
 // TestOverrideEndsWhatProcessesHold: leases and denials under the old limits, in a process that learns of it.
 func TestOverrideEndsWhatProcessesHold(t *testing.T) {
-	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		operator := testkit.NewOperated(t, b.Connect(t))
 		limits := ginlimit.PerSecond(1000).WithBurst(1000)
@@ -183,7 +181,6 @@ func TestOverrideEndsWhatProcessesHold(t *testing.T) {
 // TestOverridesWithWhatAPolicyHas: its slots and floor stay unless an override says otherwise, and none ends a ban. Of
 // a policy without slots, methods that take none go on, and With has no more of them than it says.
 func TestOverridesWithWhatAPolicyHas(t *testing.T) {
-	t.Parallel()
 	onReaders(t, func(t *testing.T, l, _ *testkit.Limiter) {
 		ctx := t.Context()
 		p := testkit.NewPolicy(t, l, "api", ginlimit.PerMinute(3), ginlimit.InFlight(2),
@@ -230,7 +227,6 @@ func TestOverridesWithWhatAPolicyHas(t *testing.T) {
 
 // TestBlocksOutlastOverrides: what is blocked or reset under an override is so after it, too.
 func TestBlocksOutlastOverrides(t *testing.T) {
-	t.Parallel()
 	onReaders(t, func(t *testing.T, l, _ *testkit.Limiter) {
 		ctx, own := t.Context(), ginlimit.PerMinute(3)
 		p := testkit.NewPolicy(t, l, "api", own)
@@ -269,67 +265,95 @@ func TestBlocksOutlastOverrides(t *testing.T) {
 	})
 }
 
-// TestBadOverridesChangeNothing, and say everything that is wrong.
+// TestBadOverridesChangeNothing. They name their fields, say everything that is wrong, and are the fault of who asks.
 func TestBadOverridesChangeNothing(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	rdb, _ := testkit.NewMiniredis(t)
-	l := testkit.NewOperated(t, rdb)
-	testkit.NewPolicy(t, l, "api", ginlimit.PerMinute(3))
-	testkit.NewPolicy(t, l, "batch", ginlimit.PerMinute(100), ginlimit.WithFloor(40))
-	testkit.NewPolicy(t, l, "shared", ginlimit.PerMinute(30), sharesBy())
+	remote, local := testkit.NewOperated(t, rdb), testkit.NewLocal(t)
+	for _, l := range []*testkit.Limiter{remote, local} {
+		testkit.NewPolicy(t, l, "api", ginlimit.PerMinute(3))
+		testkit.NewPolicy(t, l, "batch", ginlimit.PerMinute(100), ginlimit.WithFloor(40))
+		testkit.NewPolicy(t, l, "shared", ginlimit.PerMinute(30), sharesBy())
+	}
 	good := override("good", ginlimit.PerMinute(9))
 	type over = ginlimit.Override
 	of := func(limits ...ginlimit.Limit) func(o *over) { return func(o *over) { o.Limits = limits } }
+	fixed := ginlimit.PerMinute(3).WithAlgorithm(ginlimit.FixedWindow)
 	for _, row := range []struct {
-		says   string
-		change func(o *over)
+		fields, says string
+		change       func(o *over)
 	}{
-		{"the override has no policy", func(o *over) { o.Policy = "" }},
-		{`no process has served a policy named "apj"`, func(o *over) { o.Policy = "apj" }},
-		{"an override until 0001", func(o *over) { o.Until = time.Time{} }},
-		{"want the future", func(o *over) { o.Until = time.Now() }},
-		{"at most 366 days ahead", func(o *over) { o.Until = time.Now().AddDate(1, 0, 2) }},
-		{"a note of 257 bytes", func(o *over) { o.Note = strings.Repeat("n", 257) }},
-		{"a client of 1025 bytes", func(o *over) { o.Client = strings.Repeat("c", 1025) }},
-		{"not UTF-8", func(o *over) { o.Note = "\xff" }},
-		{"has control characters", func(o *over) { o.Note = "a\nb" }},
-		{"the zero Limit", of(ginlimit.Limit{})},
-		{"have the same period", of(ginlimit.PerMinute(9), ginlimit.PerMinute(1))},
-		{"17 limits", of(make([]ginlimit.Limit, 17)...)},
-		{"no time zone has that name", of(unnamedZone())},
-		{"5 in flight alone would leave the policy without its other limits", of(ginlimit.InFlight(5))},
-		{"WithShares does not go together with InFlight", func(o *over) { of(ginlimit.InFlight(1))(o); o.Policy = "shared" }},
-		{"has another override in the same call", func(o *over) { o.Client = "good" }},
-		{"(override 2)", func(o *over) { o.Client = "good" }},
-		{"WithFloor(40) leaves nothing of 9/m", func(o *over) { o.Policy = "batch" }},
-		{"no policy", func(o *over) { *o = over{Limits: []ginlimit.Limit{{}}} }}, // all that is wrong at once
-		{"until 0001", func(o *over) { *o = over{Limits: []ginlimit.Limit{{}}} }},
-		{"the zero Limit", func(o *over) { *o = over{Limits: []ginlimit.Limit{{}}} }},
+		{"Policy", "the override has no policy", func(o *over) { o.Policy = "" }},
+		{"Policy", `no process has served a policy named "apj"`, func(o *over) { o.Policy = "apj" }},
+		{"Policy", "not UTF-8", func(o *over) { o.Policy = "\xff" }},
+		{"Client", "not UTF-8", func(o *over) { o.Client = "\xff" }},
+		{"Client", "a client of 1025 bytes", func(o *over) { o.Client = strings.Repeat("c", 1025) }},
+		{"Client", "has another override in the same call", func(o *over) { o.Client = "good" }},
+		{"Until", "an override until 0001", func(o *over) { o.Until = time.Time{} }},
+		{"Until", "want the future", func(o *over) { o.Until = time.Now() }},
+		{"Until", "at most 366 days ahead", func(o *over) { o.Until = time.Now().AddDate(1, 0, 2) }},
+		{"Note", "a note of 257 bytes", func(o *over) { o.Note = strings.Repeat("n", 257) }},
+		{"Note", "not UTF-8", func(o *over) { o.Note = "\xff" }},
+		{"Note", "has control characters", func(o *over) { o.Note = "a\nb" }},
+		{"Limits", "the zero Limit", of(ginlimit.Limit{})},
+		{"Limits Limits", "the zero Limit", of(ginlimit.Limit{}, ginlimit.InFlight(-1))},
+		{"Limits", "have the same period", of(ginlimit.PerMinute(9), ginlimit.PerMinute(1))},
+		{"Limits" + strings.Repeat(" Limits", 17), "17 limits", of(make([]ginlimit.Limit, 17)...)},
+		{"Limits", "no time zone has that name", of(unnamedZone())},
+		{"Limits", "5 in flight alone would leave the policy without its other limits", of(ginlimit.InFlight(5))},
+		{"Limits Limits", "WithShares does not go together with InFlight",
+			func(o *over) { of(fixed, ginlimit.InFlight(1))(o); o.Policy = "shared" }},
+		{"Limits", "WithFloor(40) leaves nothing of 9/m", func(o *over) { o.Policy = "batch" }},
+		{"Policy Note Until Limits", "no policy", func(o *over) { *o = over{Limits: []ginlimit.Limit{{}}, Note: "\n"} }},
 	} {
 		bad := good
 		bad.Client = "bad"
 		row.change(&bad)
-		err := l.OverrideAll(ctx, good, bad)
-		require.ErrorIs(t, err, ginlimit.ErrInvalidArgument, row.says)
-		assert.ErrorContains(t, err, row.says)
+		for index, all := range [][]over{{bad}, {good, bad}} {
+			if index == 0 && bad.Client == "good" {
+				continue
+			}
+			for _, l := range []*testkit.Limiter{remote, local} {
+				requireFields(t, l.OverrideAll(ctx, all...), index, row.fields, row.says)
+			}
+		}
 	}
-	require.ErrorContains(t, l.OverrideAll(ctx), "0 overrides; want 1 to 1000 at once")
-	require.ErrorContains(t, l.OverrideAll(ctx, make([]ginlimit.Override, 1001)...), "1001 overrides")
+	for _, n := range []int{0, 1001} {
+		var fault *ginlimit.OverrideError
+		require.ErrorAs(t, remote.OverrideAll(ctx, make([]over, n)...), &fault)
+		require.ErrorContains(t, fault, fmt.Sprint(n, " overrides; want 1 to 1000 at once"))
+		require.Equal(t, -1, fault.Index)
+	}
 	require.Empty(t, rdb.Keys(ctx, "*overrides*").Val())
-	require.NoError(t, l.Override(ctx, ginlimit.Override{Policy: "gone", Client: "nobody"}), "there is none to end")
-	require.ErrorIs(t, new(ginlimit.Limiter).Override(ctx, good), ginlimit.ErrInvalidArgument)
+	require.Empty(t, testkit.Must(local.Overrides(ctx)))
+	require.NoError(t, remote.Override(ctx, over{Policy: "gone", Client: "nobody"}), "there is none to end")
 	require.ErrorIs(t, testkit.Err((*ginlimit.Limiter)(nil).Overrides(ctx)), ginlimit.ErrInvalidArgument)
 	require.ErrorIs(t, testkit.Err(new(ginlimit.Limiter).Policies(ctx)), ginlimit.ErrInvalidArgument)
-	require.NoError(t, l.Close())
-	require.ErrorIs(t, l.Override(ctx, good), ginlimit.ErrClosed)
-	down := testkit.WithoutRedis(t)
-	testkit.NewPolicy(t, down, "api", ginlimit.PerMinute(3))
-	require.ErrorIs(t, down.Override(ctx, good), ginlimit.ErrUnavailable)
-	require.ErrorIs(t, testkit.Err(down.Policies(ctx)), ginlimit.ErrUnavailable)
-	ended, cancel := context.WithCancel(ctx)
-	cancel()
-	require.ErrorIs(t, down.Override(ended, good), context.Canceled)
+	require.NoError(t, remote.Close())
+	require.ErrorIs(t, remote.Override(ctx, good), ginlimit.ErrClosed)
+}
+
+// requireFields wants an error that has a fault of each field, and says what is wrong with them.
+func requireFields(t *testing.T, err error, index int, fields, says string) {
+	t.Helper()
+	require.ErrorIs(t, err, ginlimit.ErrInvalidArgument, says)
+	assert.ErrorContains(t, err, says)
+	var named []string
+	for _, err := range err.(interface{ Unwrap() []error }).Unwrap() {
+		var fault *ginlimit.OverrideError
+		require.ErrorAs(t, err, &fault, "%s: %v", says, err)
+		require.ErrorIs(t, fault, ginlimit.ErrInvalidArgument)
+		require.Equal(t, index, fault.Index)
+		want := fault.Err.Error()
+		if index == 1 {
+			want += " (override 2)"
+		}
+		require.Equal(t, want, err.Error())
+		require.Equal(t, http.StatusBadRequest, ginlimit.ErrorStatus(fmt.Errorf("wrapped: %w", err)))
+		named = append(named, fault.Field)
+	}
+	require.Equal(t, fields, strings.Join(named, " "), "%s: %v", says, err)
 }
 
 // unnamedZone is a limit whose text nobody can read.
@@ -341,7 +365,7 @@ func unnamedZone() ginlimit.Limit {
 // nothing in Redis.
 func TestOverridesAreBounded(t *testing.T) {
 	for _, name := range []string{"Redis", "local"} {
-		testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		testkit.RunInBubble(t, name, func(t *testing.T, b *testkit.Bubble) {
 			l, ctx := testkit.NewOperated(t, b.Redis), t.Context()
 			if name == "local" {
 				l = testkit.NewLocal(t)
@@ -381,7 +405,6 @@ func TestOverridesAreBounded(t *testing.T) {
 
 // TestAnEvictedKeyEndsNoOverride: Redis may evict the key that says when overrides end, which is read seldom.
 func TestAnEvictedKeyEndsNoOverride(t *testing.T) {
-	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		l, ctx := testkit.NewOperated(t, b.Redis), t.Context()
 		p := testkit.NewPolicy(t, l, "api", ginlimit.PerMinute(3))
@@ -403,7 +426,6 @@ func TestAnEvictedKeyEndsNoOverride(t *testing.T) {
 
 // TestOverridesOutliveAnOutage until their ends, and a process that ignores them has its own limits.
 func TestOverridesOutliveAnOutage(t *testing.T) {
-	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		l := testkit.NewOperated(t, b.Redis, ginlimit.WithFailureMode(ginlimit.FailLocal),
 			ginlimit.WithTimeout(50*time.Millisecond))
@@ -450,7 +472,6 @@ func TestOverridesWithASecretNameNobody(t *testing.T) {
 // TestOverridesThatDoNotFitAreIgnored, and the log says so without the client: those that another process wrote,
 // which has another policy of the name, and what cannot be read.
 func TestOverridesThatDoNotFitAreIgnored(t *testing.T) {
-	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		var log testkit.Buffer
 		l := testkit.NewOperated(t, b.Redis, ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
@@ -496,59 +517,8 @@ func manyPeriods(n int) string {
 	return strings.Join(all, ", ")
 }
 
-// TestPoliciesArePublished: each variant once, with how many processes serve it, until they are gone.
-func TestPoliciesArePublished(t *testing.T) {
-	t.Parallel()
-	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-		old := func() *testkit.Limiter { return testkit.NewOperated(t, b.Connect(t)) }
-		serve := func(l *testkit.Limiter, opts ...ginlimit.PolicyOption) {
-			testkit.Must(testkit.NewPolicy(t, l, "api", opts...).Allow(t.Context(), "k"))
-		}
-		one, two, three := old(), old(), old()
-		serve(one, ginlimit.PerMinute(3))
-		serve(two, ginlimit.PerMinute(3))
-		serve(three, ginlimit.PerMinute(4), ginlimit.WithKey(ginlimit.ByHeader("X")),
-			ginlimit.WithHeaders(ginlimit.NoHeaders),
-			ginlimit.WithBan(time.Minute, time.Hour), ginlimit.WithFloor(1))
-		testkit.Must(testkit.NewPolicy(t, three, "here", unnamedZone()).Allow(t.Context(), "k"))
-		testkit.NewPolicy(t, three, "idle", ginlimit.PerMinute(3))
-		time.Sleep(inForce)
-		reader := testkit.NewOperated(t, b.Redis)
-		all := testkit.Must(reader.Policies(t.Context()))
-		require.Len(t, all, 3)
-		for i := range all {
-			require.WithinDuration(t, time.Now(), all[i].Seen, inForce)
-			all[i].Seen, all[i].Version = time.Time{}, ""
-		}
-		require.Equal(t, []ginlimit.PolicyInfo{
-			{Name: "api", Limits: []ginlimit.Limit{ginlimit.PerMinute(3)}, Headers: ginlimit.XRateLimit,
-				Options: all[0].Options, Processes: 2},
-			{Name: "api", Limits: []ginlimit.Limit{ginlimit.PerMinute(4)}, Options: all[1].Options, Floor: 1, Processes: 1},
-			{Name: "here", Headers: ginlimit.XRateLimit, Options: all[2].Options, Processes: 1},
-		}, all, "a limit of a zone without a name has no text")
-		require.Contains(t, all[1].Options, "WithBan")
-		require.Contains(t, all[1].Options, "WithFloor")
-		require.NotContains(t, all[1].Options, "WithKey")
-		require.NoError(t, errors.Join(one.Close(), two.Close()))
-		time.Sleep(10 * time.Minute)
-		all = testkit.Must(reader.Policies(t.Context()))
-		require.Len(t, all, 2)
-		require.Equal(t, 1, all[0].Processes)
-		require.NoError(t, three.Close())
-		time.Sleep(10 * time.Minute)
-		all = testkit.Must(reader.Policies(t.Context()))
-		require.Empty(t, all)
-		require.NotContains(t, strings.Join(b.Mini.Keys(), " "), "policies", "it expires")
-		local := testkit.NewLocal(t)
-		serve(local, ginlimit.PerDay(9))
-		all = testkit.Must(local.Policies(t.Context()))
-		require.Len(t, all, 1)
-	})
-}
-
 // TestACloseEndsTheLooks at overrides, of which an idle process has one each 10 s.
 func TestACloseEndsTheLooks(t *testing.T) {
-	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		l := testkit.NewOperated(t, b.Redis)
 		p := testkit.NewPolicy(t, l, "api", ginlimit.PerMinute(3))
@@ -567,7 +537,6 @@ func TestACloseEndsTheLooks(t *testing.T) {
 
 // TestAClientThatHangsHoldsFewGoroutines, and decisions go on.
 func TestAClientThatHangsHoldsFewGoroutines(t *testing.T) {
-	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		release := make(chan struct{})
 		b.Redis.AddHook(testkit.EveryCall(func(send func() error) error { <-release; return send() }))
@@ -590,7 +559,6 @@ func TestAClientThatHangsHoldsFewGoroutines(t *testing.T) {
 
 // TestAClientThatHangsHoldsUpNoOperator longer than five seconds or the context, and no later call.
 func TestAClientThatHangsHoldsUpNoOperator(t *testing.T) {
-	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		release := make(chan struct{})
 		var answers atomic.Bool
@@ -625,42 +593,9 @@ func TestAClientThatHangsHoldsUpNoOperator(t *testing.T) {
 	})
 }
 
-// TestWhatOperatorsCannotDoIsAnError: overrides that every process ignores. Policies say so, and name the
-// functions that join keys, wherever they were called.
-func TestWhatOperatorsCannotDoIsAnError(t *testing.T) {
-	t.Parallel()
-	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-		deaf := testkit.NewOperated(t, b.Redis, ginlimit.WithoutOverrides(),
-			ginlimit.WithKeySecret([]byte("0123456789abcdef")))
-		key := ginlimit.ByAny(ginlimit.ByHeader("X"), ginlimit.ByClientIP)
-		for name, key := range map[string]ginlimit.KeyFunc{"api": key,
-			"all": ginlimit.ByAll(ginlimit.ByRoute, ginlimit.ByClientIP)} {
-			p := testkit.NewPolicy(t, deaf, name, ginlimit.PerMinute(3), ginlimit.WithKey(key))
-			p.Handler()
-			testkit.Must(p.Allow(t.Context(), "k"))
-		}
-		time.Sleep(inForce)
-		l := testkit.NewOperated(t, b.Connect(t))
-		all, err := l.Policies(t.Context())
-		require.NoError(t, err)
-		require.Equal(t, "ByAll", all[0].Key)
-		require.Equal(t, "ByAny", all[1].Key)
-		require.Contains(t, all[1].Options, "WithKeySecret")
-		err = l.Override(t.Context(), override("ann", ginlimit.PerMinute(9)))
-		require.ErrorIs(t, err, ginlimit.ErrInvalidArgument)
-		require.ErrorContains(t, err, `all processes of policy "api" have WithoutOverrides`)
-		other := testkit.NewPolicy(t, testkit.NewOperated(t, b.Connect(t)), "api", ginlimit.PerMinute(3))
-		_, err = other.Allow(t.Context(), "k")
-		require.NoError(t, err)
-		time.Sleep(inForce)
-		require.NoError(t, l.Override(t.Context(), override("ann", ginlimit.PerMinute(9))), "one process heeds it")
-	})
-}
-
 // TestWhoWaitsGoesByAnOverride within a second, in order but for the first, and it is one wait to observers; when it
 // ends, those that still wait have the policy's limits again.
 func TestWhoWaitsGoesByAnOverride(t *testing.T) {
-	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		var mu sync.Mutex // guards the lists
 		var waited []time.Duration

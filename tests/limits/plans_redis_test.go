@@ -71,8 +71,7 @@ func untilChecked() { <-time.After(time.Second) }
 func TestPlansOnACluster(t *testing.T) {
 	t.Parallel()
 	addrs := testkit.StartCluster(t, 3)
-	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs})
-	defer rdb.Close()
+	rdb := testkit.ConnectCluster(t, addrs...)
 	s := testkit.NewSource()
 	for round := range 3 {
 		for i := range 20 {
@@ -95,8 +94,7 @@ func TestPlansOnACluster(t *testing.T) {
 func TestPlansWhileTheirSlotMigrates(t *testing.T) {
 	t.Parallel()
 	m := testkit.StartMigration(t)
-	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: m.Addrs})
-	defer rdb.Close()
+	rdb := testkit.ConnectCluster(t, m.Addrs...)
 	s := testkit.NewSource()
 	plans := testkit.NewPlans(t, rdb, s)
 	var clients []string

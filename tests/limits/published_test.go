@@ -1,7 +1,9 @@
 package limits_test
 
 import (
+	"errors"
 	"os/exec"
+	"strings"
 	"testing"
 	"time"
 
@@ -51,7 +53,6 @@ func TestPoliciesSayWhoseClientsTheyCount(t *testing.T) {
 
 // TestPoliciesSayWhatTheyKeep: a floor, and a lease with what it is for, also as a default that is in force.
 func TestPoliciesSayWhatTheyKeep(t *testing.T) {
-	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		l, ctx := testkit.NewOperated(t, b.Redis, ginlimit.WithLease(1500*time.Microsecond)), t.Context()
 		leased := testkit.NewPolicy(t, l, "leased", ginlimit.PerSecond(100))
@@ -71,7 +72,6 @@ func TestPoliciesSayWhatTheyKeep(t *testing.T) {
 
 // TestTheFloorOfAnotherProcess is respected by an override as in the process that has it.
 func TestTheFloorOfAnotherProcess(t *testing.T) {
-	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		l, operator, ctx := testkit.NewOperated(t, b.Redis), testkit.NewOperated(t, b.Connect(t)), t.Context()
 		p := testkit.NewPolicy(t, l, "api", ginlimit.PerMinute(100), ginlimit.WithFloor(30))
@@ -109,4 +109,104 @@ func TestAVersionIsNeverEmpty(t *testing.T) {
 		require.NoError(t, err, "%s", out)
 		require.Equal(t, want, string(out))
 	}
+}
+
+// TestAClockThatIsAheadHidesNoPolicy of other processes, neither as it publishes nor as it reads.
+func TestAClockThatIsAheadHidesNoPolicy(t *testing.T) {
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		l, ctx := testkit.NewOperated(t, b.Redis), t.Context()
+		testkit.Must(testkit.NewPolicy(t, l, "api", ginlimit.PerMinute(3)).Allow(ctx, "ann"))
+		time.Sleep(inForce)
+		require.NoError(t, l.Close())
+		b.Mini.SetTime(time.Now()) // Redis' clock stands still
+		time.Sleep(4 * time.Minute)
+		ahead := testkit.NewOperated(t, b.Connect(t))
+		testkit.Must(testkit.NewPolicy(t, ahead, "fast", ginlimit.PerMinute(3)).Allow(ctx, "ann"))
+		all := testkit.Must(ahead.Policies(ctx))
+		require.Len(t, all, 2)
+		for _, p := range all {
+			require.Equal(t, 1, p.Processes)
+			require.WithinDuration(t, time.Now(), p.Seen, 2*inForce)
+		}
+	})
+}
+
+// TestPoliciesArePublished: each variant once, with how many processes serve it, until they are gone.
+func TestPoliciesArePublished(t *testing.T) {
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		old := func() *testkit.Limiter { return testkit.NewOperated(t, b.Connect(t)) }
+		serve := func(l *testkit.Limiter, opts ...ginlimit.PolicyOption) {
+			testkit.Must(testkit.NewPolicy(t, l, "api", opts...).Allow(t.Context(), "k"))
+		}
+		one, two, three := old(), old(), old()
+		serve(one, ginlimit.PerMinute(3))
+		serve(two, ginlimit.PerMinute(3))
+		serve(three, ginlimit.PerMinute(4), ginlimit.WithKey(ginlimit.ByHeader("X")),
+			ginlimit.WithHeaders(ginlimit.NoHeaders),
+			ginlimit.WithBan(time.Minute, time.Hour), ginlimit.WithFloor(1))
+		testkit.Must(testkit.NewPolicy(t, three, "here", unnamedZone()).Allow(t.Context(), "k"))
+		testkit.NewPolicy(t, three, "idle", ginlimit.PerMinute(3))
+		time.Sleep(inForce)
+		reader := testkit.NewOperated(t, b.Redis)
+		all := testkit.Must(reader.Policies(t.Context()))
+		require.Len(t, all, 3)
+		for i := range all {
+			require.WithinDuration(t, time.Now(), all[i].Seen, inForce)
+			all[i].Seen, all[i].Version = time.Time{}, ""
+		}
+		require.Equal(t, []ginlimit.PolicyInfo{
+			{Name: "api", Limits: []ginlimit.Limit{ginlimit.PerMinute(3)}, Headers: ginlimit.XRateLimit,
+				Options: all[0].Options, Processes: 2},
+			{Name: "api", Limits: []ginlimit.Limit{ginlimit.PerMinute(4)}, Options: all[1].Options, Floor: 1, Processes: 1},
+			{Name: "here", Headers: ginlimit.XRateLimit, Options: all[2].Options, Processes: 1},
+		}, all, "a limit of a zone without a name has no text")
+		require.Contains(t, all[1].Options, "WithBan")
+		require.Contains(t, all[1].Options, "WithFloor")
+		require.NotContains(t, all[1].Options, "WithKey")
+		require.NoError(t, errors.Join(one.Close(), two.Close()))
+		time.Sleep(10 * time.Minute)
+		all = testkit.Must(reader.Policies(t.Context()))
+		require.Len(t, all, 2)
+		require.Equal(t, 1, all[0].Processes)
+		require.NoError(t, three.Close())
+		time.Sleep(10 * time.Minute)
+		all = testkit.Must(reader.Policies(t.Context()))
+		require.Empty(t, all)
+		require.NotContains(t, strings.Join(b.Mini.Keys(), " "), "policies", "it expires")
+		local := testkit.NewLocal(t)
+		serve(local, ginlimit.PerDay(9))
+		all = testkit.Must(local.Policies(t.Context()))
+		require.Len(t, all, 1)
+	})
+}
+
+// TestWhatOperatorsCannotDoIsAnError: overrides that every process ignores. Policies say so, and name the
+// functions that join keys, wherever they were called.
+func TestWhatOperatorsCannotDoIsAnError(t *testing.T) {
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		deaf := testkit.NewOperated(t, b.Redis, ginlimit.WithoutOverrides(),
+			ginlimit.WithKeySecret([]byte("0123456789abcdef")))
+		key := ginlimit.ByAny(ginlimit.ByHeader("X"), ginlimit.ByClientIP)
+		for name, key := range map[string]ginlimit.KeyFunc{"api": key,
+			"all": ginlimit.ByAll(ginlimit.ByRoute, ginlimit.ByClientIP)} {
+			p := testkit.NewPolicy(t, deaf, name, ginlimit.PerMinute(3), ginlimit.WithKey(key))
+			p.Handler()
+			testkit.Must(p.Allow(t.Context(), "k"))
+		}
+		time.Sleep(inForce)
+		l := testkit.NewOperated(t, b.Connect(t))
+		all, err := l.Policies(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, "ByAll", all[0].Key)
+		require.Equal(t, "ByAny", all[1].Key)
+		require.Contains(t, all[1].Options, "WithKeySecret")
+		err = l.Override(t.Context(), override("ann", ginlimit.PerMinute(9)))
+		require.ErrorIs(t, err, ginlimit.ErrInvalidArgument)
+		require.ErrorContains(t, err, `all processes of policy "api" have WithoutOverrides`)
+		other := testkit.NewPolicy(t, testkit.NewOperated(t, b.Connect(t)), "api", ginlimit.PerMinute(3))
+		_, err = other.Allow(t.Context(), "k")
+		require.NoError(t, err)
+		time.Sleep(inForce)
+		require.NoError(t, l.Override(t.Context(), override("ann", ginlimit.PerMinute(9))), "one process heeds it")
+	})
 }

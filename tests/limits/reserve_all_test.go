@@ -4,8 +4,9 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"runtime"
+	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/gin-gonic/gin"
@@ -47,7 +48,6 @@ func namesOf(results []ginlimit.Result) (names []string) {
 
 // TestReserveAllIsAllOrNothing, with as many tokens of each policy as its charge says.
 func TestReserveAllIsAllOrNothing(t *testing.T) {
-	t.Parallel()
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
 		requests := testkit.NewPolicy(t, b.Limiter, "requests", ginlimit.PerHour(3))
 		tokens := testkit.NewPolicy(t, b.Limiter, "tokens", ginlimit.PerHour(1000), ginlimit.PerDay(2000))
@@ -171,8 +171,7 @@ func TestReserveAllFailsAsItsLimits(t *testing.T) {
 
 // TestEventsOfReserveAll: one of each policy, of a denial those that deny.
 func TestEventsOfReserveAll(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.InSynctest(t, func(t *testing.T) {
 		var seen []ginlimit.Event
 		l := testkit.NewLocal(t, ginlimit.WithObserver(func(_ context.Context, e ginlimit.Event) {
 			e.Duration = 0
@@ -184,9 +183,9 @@ func TestEventsOfReserveAll(t *testing.T) {
 		r := reserveAll(t, charges...)
 		require.Equal(t, []ginlimit.Event{
 			{Name: "p", Allowed: true, Limit: ginlimit.PerHour(9), Remaining: 6, ResetAfter: 20 * time.Minute,
-				Source: ginlimit.FromLocal, Cost: 3},
+				Source: ginlimit.FromLocal, Cost: 3, Charged: 3},
 			{Name: "q", Allowed: true, Limit: ginlimit.PerHour(5), Remaining: 1, ResetAfter: 48 * time.Minute,
-				Source: ginlimit.FromLocal, Cost: 4},
+				Source: ginlimit.FromLocal, Cost: 4, Charged: 4},
 		}, seen)
 		seen = nil
 		reserveAll(t, charges...)
@@ -235,19 +234,74 @@ func TestObserversThatPanicHoldNoSlot(t *testing.T) {
 	}
 }
 
-// TestReserveAllBesideADefaultLease uses no leased token; a policy's own lease serves in a charge of its own.
-func TestReserveAllBesideADefaultLease(t *testing.T) {
-	testkit.OnLeaseBench(t, func(t *testing.T, b *testkit.LeaseBench) {
-		l := b.Limiter(t)
-		p, q := testkit.NewPolicy(t, l, "p", testkit.LeasePerMinute), testkit.NewPolicy(t, l, "q", testkit.LeasePerMinute)
-		own := testkit.NewPolicy(t, l, "own", testkit.LeasePerMinute, ginlimit.WithLease(testkit.LeaseLife))
-		for range 30 {
-			r := testkit.Must(ginlimit.ReserveAll(t.Context(), charge(p, "k", 1), charge(q, "k", 1)))
-			require.Equal(t, ginlimit.FromRedis, r.Result().Source)
+// drop reserves, and forgets the reservation.
+//
+//go:noinline
+func drop(t *testing.T, charges ...ginlimit.Charge) { require.True(t, reserveAll(t, charges...).OK()) }
+
+// freed collects garbage until the slots of a limiter in use are as many as wanted.
+func freed(t *testing.T, l *testkit.Limiter, want int) {
+	t.Helper()
+	require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
+		runtime.GC()
+		return l.Stats().Slots == want
+	}))
+}
+
+// TestADroppedReservationFreesItsSlots when it is collected. The log names its policy once a minute, and no client.
+func TestADroppedReservationFreesItsSlots(t *testing.T) {
+	t.Parallel()
+	rdb, _ := testkit.NewMiniredis(t)
+	l, log := testkit.LoggedLimiter(t, rdb)
+	p, rate := testkit.NewPolicy(t, l, "reports", ginlimit.InFlight(1)), testkit.NewPolicy(t, l, "rate", ginlimit.PerHour(9))
+	for range 3 {
+		drop(t, charge(rate, "k", 2), charge(p, "secret", 1))
+		require.False(t, reserveAll(t, charge(p, "secret", 1)).OK())
+		freed(t, l, 0)
+	}
+	require.Equal(t, []int{3}, remaining(t, rate), "the tokens stay taken")
+	require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool { return strings.Contains(log.String(), "name=reports") }))
+	require.Equal(t, 1, strings.Count(log.String(), "Reservation"), log)
+	require.NotContains(t, log.String(), "secret")
+	other := testkit.NewPolicy(t, testkit.NewLimiter(t, testkit.Connect(t, rdb.Options().Addr)), "reports", ginlimit.InFlight(1))
+	drop(t, charge(p, "secret", 1))
+	require.True(t, testkit.BecomesTrue(t.Context().Done(), func() bool {
+		runtime.GC()
+		r := reserveAll(t, charge(other, "secret", 1))
+		defer r.Release()
+		return r.OK()
+	}), "this process makes no decision")
+}
+
+// TestADroppedReservationServesTheNextDecision, also in a bubble, outside of which the runtime calls cleanups.
+func TestADroppedReservationServesTheNextDecision(t *testing.T) {
+	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
+		p := testkit.NewPolicy(t, b.Limiter, "api", ginlimit.InFlight(1))
+		for range 3 {
+			drop(t, charge(p, "k", 1))
+			for r := reserveAll(t, charge(p, "k", 1)); ; r = reserveAll(t, charge(p, "k", 1)) {
+				if r.OK() {
+					r.Release()
+					break
+				}
+				runtime.GC() // the bubble's time stands still
+			}
 		}
-		_, err := own.Reserve(t.Context(), "k", 1)
-		require.NoError(t, err)
-		_, err = ginlimit.ReserveAll(t.Context(), charge(p, "k", 1), charge(own, "k", 1))
-		require.ErrorIs(t, err, ginlimit.ErrInvalidArgument)
 	})
+}
+
+// TestAReservationThatWasReleasedFreesNothingMore, and one that somebody has keeps its slot.
+func TestAReservationThatWasReleasedFreesNothingMore(t *testing.T) {
+	t.Parallel()
+	l := testkit.NewLocal(t)
+	p := testkit.NewPolicy(t, l, "api", ginlimit.InFlight(9))
+	held := reserveAll(t, charge(p, "k", 1), charge(p, "other", 1))
+	for range 5 {
+		reserveAll(t, charge(p, "k", 1)).Release()
+		require.NoError(t, reserveAll(t, charge(p, "k", 1), charge(p, "other", 1)).Cancel(t.Context()))
+		drop(t, charge(p, "k", 1), charge(p, "other", 1))
+		freed(t, l, 2)
+	}
+	held.Release()
+	require.Zero(t, l.Stats().Slots)
 }

@@ -115,7 +115,6 @@ func TestReserveRefusesArguments(t *testing.T) {
 
 // TestSettleWithoutRedis: what was taken in this process is settled there; what was taken of Redis stays as it is.
 func TestSettleWithoutRedis(t *testing.T) {
-	t.Parallel()
 	limit := ginlimit.PerDay(20)
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		made := testkit.Must(ginlimit.NewLimiter(b.Redis, ginlimit.WithReplicas(1)))
@@ -153,8 +152,7 @@ func TestWithSettle(t *testing.T) {
 			c.Request.Context().Value(cancelKey{}).(context.CancelFunc)()
 		}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+		testkit.Run(t, name, func(t *testing.T) {
 			rdb, _ := testkit.NewMiniredis(t)
 			limiter := testkit.NewLimiter(t, rdb)
 			limit := ginlimit.PerDay(100)
@@ -264,7 +262,6 @@ func TestFloor(t *testing.T) {
 
 // TestAReservationOfACallerThatLeavesIsGivenBack, once Redis has answered.
 func TestAReservationOfACallerThatLeavesIsGivenBack(t *testing.T) {
-	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		takes := time.Duration(0)
 		b.Redis.AddHook(testkit.EveryCall(func(send func() error) error {

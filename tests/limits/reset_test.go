@@ -5,7 +5,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -112,13 +111,11 @@ func TestReturnedTokensEqualModel(t *testing.T) {
 	t.Parallel()
 	for _, a := range testkit.WindowAlgorithms {
 		for seed := range uint64(4) {
-			t.Run(fmt.Sprintf("%s, seed %d, miniredis", a, seed), func(t *testing.T) {
-				t.Parallel()
+			testkit.Run(t, fmt.Sprintf("%s, seed %d, miniredis", a, seed), func(t *testing.T) {
 				followReturns(t, testkit.MiniredisEngine(t, a), seed, testkit.Steps(400))
 			})
 			t.Run(fmt.Sprintf("%s, seed %d, local", a, seed), func(t *testing.T) {
-				t.Parallel()
-				synctest.Test(t, func(t *testing.T) { followReturns(t, testkit.LocalEngine(t, a), seed, testkit.Steps(8000)) })
+				testkit.InSynctest(t, func(t *testing.T) { followReturns(t, testkit.LocalEngine(t, a), seed, testkit.Steps(8000)) })
 			})
 		}
 	}

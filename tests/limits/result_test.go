@@ -137,7 +137,6 @@ func TestStatusHasARowForEachLimit(t *testing.T) {
 		"unlimited":     {free},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
 				p := testkit.NewPolicy(t, b.Limiter, "api", limits[0], ginlimit.WithLimits(limits[1:]...))
 				rows := func(of map[ginlimit.Limit]row) (all []row) {
@@ -163,7 +162,6 @@ func TestStatusHasARowForEachLimit(t *testing.T) {
 
 // TestStatusDeniesRowByRow: what denies a token or a slot shows in its own row alone.
 func TestStatusDeniesRowByRow(t *testing.T) {
-	t.Parallel()
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
 		hour, day, slots := ginlimit.PerHour(2), ginlimit.PerDay(24), ginlimit.InFlight(1)
 		p := testkit.NewPolicy(t, b.Limiter, "api", hour, slots, day)
@@ -182,7 +180,6 @@ func TestStatusDeniesRowByRow(t *testing.T) {
 
 // TestStatusOfABlock: every row of tokens is denied until it ends; slots are free or not.
 func TestStatusOfABlock(t *testing.T) {
-	t.Parallel()
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
 		hour, slots := ginlimit.PerHour(4), ginlimit.InFlight(2)
 		fixed := ginlimit.PerMinute(5).WithAlgorithm(ginlimit.FixedWindow)
@@ -201,7 +198,6 @@ func TestStatusOfABlock(t *testing.T) {
 
 // TestStatusOfABan: every row of tokens is denied until it ends, also what is unlimited.
 func TestStatusOfABan(t *testing.T) {
-	t.Parallel()
 	testkit.OnEveryBackend(t, func(t *testing.T, b testkit.Backend) {
 		hour, day, slots := ginlimit.PerHour(1), ginlimit.PerDay(24), ginlimit.InFlight(1)
 		limits := []ginlimit.PolicyOption{slots, hour, ginlimit.Unlimited(), day}
@@ -223,7 +219,6 @@ func TestStatusOfABan(t *testing.T) {
 // TestStatusIsOneCall of Redis, whatever the policy has, and is no Event. What the deny cache knows
 // does not answer it.
 func TestStatusIsOneCall(t *testing.T) {
-	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		var calls, events atomic.Int64
 		rdb := b.Connect(t)

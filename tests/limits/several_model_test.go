@@ -264,17 +264,14 @@ const severalSeeds, severalSteps = 40, 60
 func TestSeveralPoliciesEqualTheModel(t *testing.T) {
 	t.Parallel()
 	for name, at := range severalPlaces {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+		testkit.Run(t, name, func(t *testing.T) {
 			seeds := testkit.Steps(4 * severalSeeds)
 			if at.source == ginlimit.FromRedis { // miniredis is slow
 				seeds /= 5
 			}
 			for seed := range uint64(seeds) {
-				t.Run(fmt.Sprint(seed), func(t *testing.T) {
-					testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-						follow(t, at.place, seed, severalSteps, at.start(t, b, at.opts...))
-					})
+				testkit.RunInBubble(t, fmt.Sprint(seed), func(t *testing.T, b *testkit.Bubble) {
+					follow(t, at.place, seed, severalSteps, at.start(t, b, at.opts...))
 				})
 			}
 		})

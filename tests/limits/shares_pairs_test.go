@@ -157,7 +157,6 @@ func TestSharesOfAPlan(t *testing.T) {
 
 // TestADenialOfAShareIsRemembered for its tenant alone, until the tenant's charge fits.
 func TestADenialOfAShareIsRemembered(t *testing.T) {
-	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		p := shared(t, testkit.Backend{Limiter: testkit.NewLimiter(t, b.Redis, testkit.RemembersDenials())},
 			ginlimit.PerMinute(60).WithBurst(8))

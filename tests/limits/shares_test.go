@@ -108,7 +108,7 @@ func TestEveryTenantHasItsOwnShare(t *testing.T) {
 		strings.Repeat("x", 1<<20), strings.Repeat("x", 1<<20) + "y", strings.Repeat("x", 64), "tenants", "totals",
 	}
 	for _, secret := range [][]byte{nil, []byte("a secret of thirty-two characters")} {
-		testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		testkit.RunInBubble(t, string(secret), func(t *testing.T, b *testkit.Bubble) {
 			var opts []ginlimit.LimiterOption
 			if secret != nil {
 				opts = append(opts, ginlimit.WithKeySecret(secret))
@@ -138,7 +138,6 @@ func TestEveryTenantHasItsOwnShare(t *testing.T) {
 
 // TestASmallBurstIsLoggedOnce with the burst that would do for the tenants that were busy.
 func TestASmallBurstIsLoggedOnce(t *testing.T) {
-	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		limiter, log := testkit.LoggedLimiter(t, b.Redis)
 		small := testkit.NewPolicy(t, limiter, "small", ginlimit.PerHour(20), ginlimit.WithShares(unusedTenant))
@@ -169,7 +168,6 @@ func TestASmallBurstIsLoggedOnce(t *testing.T) {
 // TestARaisedRateLeavesASharedBucketToItsTenants: the bucket lacks more tokens by the new rate than the
 // tenants have taken.
 func TestARaisedRateLeavesASharedBucketToItsTenants(t *testing.T) {
-	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		for place, l := range map[string]*testkit.Limiter{
 			"Redis": testkit.NewLimiter(t, b.Redis, ginlimit.WithDenyCache(0)), "process": testkit.NewLocal(t),
@@ -192,7 +190,6 @@ func TestARaisedRateLeavesASharedBucketToItsTenants(t *testing.T) {
 // TestTenantsUnderTwoBursts: what a tenant holds is known for as long as the bucket lacks it, whatever the burst
 // was when it was taken.
 func TestTenantsUnderTwoBursts(t *testing.T) {
-	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		for place, l := range map[string]*testkit.Limiter{
 			"Redis": testkit.NewLimiter(t, b.Redis, ginlimit.WithDenyCache(0)), "process": testkit.NewLocal(t),
@@ -303,7 +300,6 @@ func TestTenantsEqualTheModelOnMiniredis(t *testing.T) {
 // TestSharesSurviveWhatOthersDoToTheirKeys: a process whose policy has no shares charges the same bucket, and Redis
 // evicts a key. Then it may be wrong who holds what, but calls are answered, and the bucket is exact.
 func TestSharesSurviveWhatOthersDoToTheirKeys(t *testing.T) {
-	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		l := testkit.NewLimiter(t, b.Redis, ginlimit.WithDenyCache(0))
 		limit := ginlimit.PerMinute(60).WithBurst(1000)

@@ -167,16 +167,11 @@ func TestSlotsAreNeverPassed(t *testing.T) {
 	t.Parallel()
 	server, cluster := testkit.StartRedis(t), testkit.StartCluster(t, 3)
 	for name, connect := range map[string]func() redis.UniversalClient{
-		"server": func() redis.UniversalClient { return testkit.Connect(t, server) },
-		"cluster": func() redis.UniversalClient {
-			rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: cluster})
-			t.Cleanup(func() { require.NoError(t, rdb.Close()) })
-			return rdb
-		},
+		"server":  func() redis.UniversalClient { return testkit.Connect(t, server) },
+		"cluster": func() redis.UniversalClient { return testkit.ConnectCluster(t, cluster...) },
 	} {
 		for _, a := range []ginlimit.Algorithm{ginlimit.TokenBucket, ginlimit.FixedWindow, ginlimit.SlidingWindow} {
-			t.Run(name+", "+a.String(), func(t *testing.T) {
-				t.Parallel()
+			testkit.Run(t, name+", "+a.String(), func(t *testing.T) {
 				const n = 5
 				var inFlight [3]atomic.Int64
 				var admitted atomic.Int64
@@ -221,8 +216,7 @@ func TestSlotsWhileRedisIsFull(t *testing.T) {
 		policy     string
 		least, max int
 	}{{"volatile-ttl", 4, 12}, {"noeviction", 3, 3}} {
-		t.Run(c.policy, func(t *testing.T) {
-			t.Parallel()
+		testkit.Run(t, c.policy, func(t *testing.T) {
 			addr := testkit.StartRedis(t)
 			rdb := testkit.Connect(t, addr)
 			for name, value := range map[string]string{"maxmemory-policy": c.policy, "maxmemory": "6mb"} {

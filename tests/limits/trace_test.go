@@ -67,8 +67,7 @@ func TestTraceEqualsModelOnMiniredis(t *testing.T) {
 		t.Skip("miniredis reads an expiry as an int")
 	}
 	for seed := range uint64(traceSeeds) {
-		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
-			t.Parallel()
+		testkit.Run(t, fmt.Sprintf("seed %d", seed), func(t *testing.T) {
 			e, m := testkit.MiniredisEngine(t, ginlimit.TokenBucket), testkit.NewBucketModel()
 			for i, s := range testkit.Trace(seed, testkit.Steps(traceSteps)/testkit.TraceShare, traceLimits, ample) {
 				e.Advance(s.Wait)
@@ -107,8 +106,7 @@ func TestWindowTraceEqualsModelOnMiniredis(t *testing.T) {
 	t.Parallel()
 	for _, a := range testkit.WindowAlgorithms {
 		for seed := range uint64(traceSeeds / 2) {
-			t.Run(fmt.Sprintf("%s, seed %d", a, seed), func(t *testing.T) {
-				t.Parallel()
+			testkit.Run(t, fmt.Sprintf("%s, seed %d", a, seed), func(t *testing.T) {
 				testkit.MiniredisEngine(t, a).Follow(t, seed,
 					testkit.WindowTrace(seed, testkit.Steps(windowTraceSteps/2)/testkit.TraceShare),
 					testkit.NewWindowModel(a), ginlimit.FromRedis)

@@ -34,36 +34,51 @@ func TestFurtherScripts(t *testing.T) {
 		return wire.OverrideChange{Name: name, Text: text, Ends: now.Add(ends)}
 	}
 	override := func(limit int, all ...wire.OverrideChange) any {
-		return call("override", wire.OverrideKeys("p"), wire.EncodeOverrides("stamp", limit, all)...)
+		o := wire.OverrideChanges{Mark: "mark", Limit: limit, Kept: 3, Changes: all}
+		return call("override", wire.OverrideKeys("p"), o.Encode()...)
 	}
 	text := fmt.Sprintf(`{"until":%d}`, now.Add(2*time.Minute).UnixMilli())
-	require.EqualValues(t, 1, override(2, change("a", text, 2*time.Minute), change("b", text, time.Minute)))
-	require.EqualValues(t, 0, override(2, change("c", text, time.Hour)), "too many")
+	changes := func() []string {
+		return testkit.Must(rdb.ZRange(t.Context(), wire.OverrideKeys("p")[2], 0, -1).Result())
+	}
+	require.Equal(t, "2 mark", override(2, change("a", text, 2*time.Minute), change("b", text, time.Minute)))
+	require.Equal(t, []string{"a", "b", "2 mark"}, changes())
+	require.Equal(t, "", override(2, change("c", text, time.Hour)), "too many")
 	advance(90 * time.Second)
-	require.EqualValues(t, 1, override(2, change("c", text, time.Hour)), "the second has ended")
+	require.Equal(t, "4 mark", override(2, change("c", text, time.Hour)), "the second has ended")
+	require.Equal(t, []string{"2 mark", "c", "4 mark"}, changes(), "the latest three")
 	require.NoError(t, rdb.Del(t.Context(), wire.OverrideKeys("p")[1]).Err())
-	require.EqualValues(t, 1, override(2, change("c", "", 0)), "whose end was evicted")
+	require.Equal(t, "6 mark", override(2, change("c", "", 0)), "whose end was evicted")
 	require.EqualValues(t, 2, rdb.HLen(t.Context(), wire.OverrideKeys("p")[0]).Val(), "the stamp, and the first")
+	require.NoError(t, rdb.Del(t.Context(), wire.OverrideKeys("p")[2]).Err())
+	require.Equal(t, "8 mark", override(2, change("c", text, time.Hour)))
+	require.Equal(t, []string{"c", "8 mark"}, changes(), "evicted")
+	for _, stamp := range []string{"foreign", "", "99999999999999999999 x"} {
+		require.NoError(t, rdb.HSet(t.Context(), wire.OverrideKeys("p")[0], "", stamp).Err())
+		require.Equal(t, "2 mark", override(2, change("c", text, time.Hour)), stamp)
+		require.Equal(t, []string{"c", "2 mark"}, changes(), "nobody knows what came before")
+	}
 
-	publish := func(at time.Duration, process string) any {
-		p := wire.Publication{Process: process, Now: now.Add(at), Life: 3 * time.Minute, MaxTexts: 2, MaxMembers: 2,
+	publish := func(process string) any {
+		p := wire.Publication{Process: process, Life: 3 * time.Minute, MaxTexts: 2, MaxMembers: 2,
 			Texts: map[string]string{"a": "A"}}
 		return call("publish", wire.PolicyKeys("p"), p.Encode()...)
 	}
-	require.EqualValues(t, 1, publish(0, "P1"))
-	require.EqualValues(t, 1, publish(0, "P2"))
-	require.EqualValues(t, 0, publish(0, "P3"), "too many")
-	require.EqualValues(t, 1, publish(4*time.Minute, "P3"), "the others are gone")
+	require.EqualValues(t, 1, publish("P1"))
+	require.EqualValues(t, 1, publish("P2"))
+	require.EqualValues(t, 0, publish("P3"), "too many")
+	advance(4 * time.Minute)
+	require.EqualValues(t, 1, publish("P3"), "the others are gone")
 
 	keys, args := wire.EncodePlan("plan", "token", "text", time.Minute)
 	require.EqualValues(t, 0, call("plan", keys, args...))
 	require.NoError(t, rdb.Set(t.Context(), wire.PlanToken("plan"), "token", time.Minute).Err())
 	require.EqualValues(t, 1, call("plan", keys, args...))
 
-	const report = "1 2 3 4 5 6\n1 1 ann\n"
+	const report = "1 2 3 4 5 6 7 8\nd 1 1 ann\nc 2 0 bob\n"
 	require.EqualValues(t, 1, call("report", []string{"top"}, "P", 1, 0, report, 10, 256, 100))
 	require.EqualValues(t, 0, call("report", []string{"top"}, "P", 1, 0, report, 10, 256, 100), "it has it already")
 	require.EqualValues(t, 1, call("report", []string{"top"}, "P", 2, 0, report, 10, 256, 100))
 	list := call("read", []string{"top"}, 10).([]any)
-	require.Equal(t, "1 4 6 8 10 12\n2 2 ann\n", list[1])
+	require.Equal(t, "1 4 6 8 10 12 14 16\nd 2 2 ann\nc 4 0 bob\n", list[1])
 }

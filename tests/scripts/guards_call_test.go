@@ -142,9 +142,9 @@ func (g *guardTrace) take(t *testing.T) {
 	g.decide(c, states)
 	charges, fits := c.op.Charges, c.op.Charges // that fit in all, and in the guards alone
 	for i := range c.buckets {
-		charges = c.buckets[i].Fit(states[i].Level, charges, c.op.Tokens(i))
+		charges = c.buckets[i].Fits(bucket.State{Level: states[i].Level}, charges, c.op.Tokens(i))
 		if i >= limits {
-			fits = c.buckets[i].Fit(states[i].Level, fits, c.op.Tokens(i))
+			fits = c.buckets[i].Fits(bucket.State{Level: states[i].Level}, fits, c.op.Tokens(i))
 		}
 	}
 	if c.slots != nil && charges > 0 {
@@ -166,9 +166,9 @@ func (g *guardTrace) take(t *testing.T) {
 			if b.Kind == bucket.SlidingWindow && fits > 0 && reply[2] == 0 {
 				s.Wait = 0 // it does not say when one more fits if all were made
 			}
-			want = append(want, s.Soon, s.Wait, s.Reset, reply[4])
+			want = append(want, s.More, s.Wait, s.Reset, reply[4])
 		}
-		g.ends(max(s.Wait, s.Soon))
+		g.ends(max(s.Wait, s.More))
 	}
 	for i, s := range states[limits:] {
 		if want = append(want, s.Level+s.Others()<<31); guards[i].Kind == bucket.Ban {
@@ -225,7 +225,7 @@ func (g *guardTrace) decide(c *guardCall, states []bucket.State) {
 	for made.Charges < c.op.Charges {
 		fits, ownFits := true, true
 		for i := range c.buckets {
-			fit := c.buckets[i].Fit(now[i].Level, 1, c.op.Tokens(i)) == 1
+			fit := c.buckets[i].Fits(bucket.State{Level: now[i].Level}, 1, c.op.Tokens(i)) == 1
 			if fits = fits && fit; g.isOwn(c, i) {
 				ownFits = ownFits && fit
 			}

@@ -167,7 +167,8 @@ func (g *guardTrace) report(t *testing.T) {
 		}
 		reported, args = append(reported, keys[i]), append(args, ended, held, doubt)
 		m := &g.slots[i]
-		m.keep(g.now(), m.read(g.now(), process, ended, held), doubt == 1)
+		l := m.read(g.now(), process, ended, held)
+		m.keep(g.now(), l, doubt == 1 || l.own.ended > ended)
 		ended, held = ended+1, held+1
 	}
 	failed, err := g.eval(t, wire.Report, reported, args...)

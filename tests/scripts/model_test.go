@@ -32,7 +32,7 @@ type scriptMark struct {
 func (w *scriptWindow) here(op bucket.Op) (told []int64, mark int64) {
 	states := make([]bucket.State, 1)
 	w.store.Do([]byte("k"), []bucket.Bucket{w.Bucket}, op, states)
-	return []int64{states[0].Level, states[0].Soon, states[0].Wait, states[0].Reset}, states[0].Mark
+	return []int64{states[0].Level, states[0].More, states[0].Wait, states[0].Reset}, states[0].Mark
 }
 
 // inRedis has a script do it: of a take, in any of the ways to ask for one.
@@ -241,7 +241,7 @@ func (w *recordTrace) step(t *testing.T, step int) {
 		op := bucket.Op{Verb: bucket.Take, Charges: 1, N: 1 + r.Int64N(max(1, w.Burst/3))}
 		found, here := w.do(t, "take", op, 1, alone)
 		require.Equal(t, here.Level, found[0], what)
-		if w.Fit(here.Level, 1, op.N) == 1 {
+		if w.Fits(bucket.State{Level: here.Level}, 1, op.N) == 1 {
 			w.taken = append(w.taken, recorded{time.Now(), op.N, here.Level, found[len(found)-1], here.Mark, here.Era})
 		}
 	case x < 85 && len(w.taken) > 0:

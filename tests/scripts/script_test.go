@@ -103,8 +103,7 @@ func TestEachBucketForItself(t *testing.T) {
 		"sliding window":       {ginlimit.SlidingWindow, ginlimit.PerSecond(9)},
 		"long sliding window":  {ginlimit.SlidingWindow, ginlimit.PerSecond(60)},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+		testkit.Run(t, name, func(t *testing.T) {
 			s, r := newScriptKeys(t, c.algorithm, c.limit), rand.New(rand.NewPCG(1, 1))
 			told, left := 0, 0
 			for step := range testkit.Steps(200) {

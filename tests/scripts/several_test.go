@@ -135,7 +135,7 @@ func (l *leaseTrace) model(own, ahead, held, n int64) (found []int64) {
 	charges := own + min(ahead, (room-held)/n)
 	made := charges
 	for i := range limits {
-		made = limits[i].Fit(states[i].Level, made, n)
+		made = limits[i].Fits(bucket.State{Level: states[i].Level}, made, n)
 	}
 	l.store.Do([]byte("k"), limits, bucket.Op{Verb: bucket.Take, Charges: charges, N: n}, states)
 	if taken := held + max(0, made-own)*n; taken > 0 {

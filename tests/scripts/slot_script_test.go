@@ -172,6 +172,21 @@ func TestSlotsOfAReportThatSaysNothingNew(t *testing.T) {
 	}
 }
 
+// TestALateReportForgetsNothing that a later one said: an attempt that has ended stays so, and takes no slot that
+// nobody would give back.
+func TestALateReportForgetsNothing(t *testing.T) {
+	t.Parallel()
+	g := &guardTrace{rdb: newScriptKeys(t, ginlimit.TokenBucket, ginlimit.PerHour(1000)).rdb}
+	report := func(ended, doubt int) {
+		require.Empty(t, testkit.Must(g.eval(t, wire.Report, []string{slotKey}, "P1", ended, 0, doubt)))
+	}
+	report(2, 1) // attempt 2 was given up, and may still come
+	report(1, 0) // was sent before that
+	_, err := g.eval(t, wire.BanOrSlots, []string{slotKey}, "take", 1, 1, "slots", "P1", 0, 4, 1, 0, "2,", 0)
+	require.NoError(t, err)
+	require.Equal(t, "2 0 0 10000 ", g.rdb.HGet(t.Context(), slotKey, "P1").Val())
+}
+
 // setSlots has a key have these fields alone, for a while or for ever.
 func setSlots(t *testing.T, rdb *redis.Client, key string, ttl time.Duration, fields ...any) {
 	t.Helper()
@@ -256,8 +271,7 @@ func TestALineThatCannotBeRead(t *testing.T) {
 func TestSlotsOfManyProcesses(t *testing.T) {
 	t.Parallel()
 	for _, processes := range []int{3, 100, 300} { // and 1,200 on Redis
-		t.Run(fmt.Sprint(processes), func(t *testing.T) {
-			t.Parallel()
+		testkit.Run(t, fmt.Sprint(processes), func(t *testing.T) {
 			rdb, advance := testkit.NewMiniredis(t)
 			g, r := &guardTrace{rdb: rdb}, rand.New(rand.NewPCG(uint64(processes), 1))
 			type report struct{ held, until int }

@@ -83,7 +83,7 @@ func (s *sharedScript) take(t *testing.T, n int64, tenants []bucket.Tenant, runs
 	for _, r := range runs {
 		own := shares[r.tenant]
 		found := bucket.State{Level: level, Shares: &own}
-		fits := b.Fits(found, s.limit.Fit(level, r.charges, n), n)
+		fits := b.Fits(found, s.limit.Fits(bucket.State{Level: level}, r.charges, n), n)
 		made = append(made, fits)
 		if fits == 0 {
 			continue

@@ -110,8 +110,7 @@ func TestSimulation(t *testing.T) {
 		return fmt.Sprintf("%d seeds, %d calls, in %s: %v", done, total, time.Since(start).Round(time.Millisecond), answers)
 	}
 	for seed := first; seed < first+count; seed++ {
-		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
-			t.Parallel()
+		testkit.Run(t, fmt.Sprint("seed ", seed), func(t *testing.T) {
 			s := simulateSeed(t, seed)
 			mu.Lock()
 			defer mu.Unlock()

@@ -42,8 +42,7 @@ var stores = map[string]func(t *testing.T) *testkit.Limiter{
 func TestAllOrNone(t *testing.T) {
 	t.Parallel()
 	for name, make := range stores {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+		testkit.Run(t, name, func(t *testing.T) {
 			l := make(t)
 			r := three(l)
 			ask := func(address, key string) (int, string, string) {
@@ -112,7 +111,6 @@ func number(header string) func(*gin.Context) int {
 
 // TestAllOfToTheByte is what clients see of three policies with different fields.
 func TestAllOfToTheByte(t *testing.T) {
-	t.Parallel()
 	testkit.OnEveryEngine(t, func(t *testing.T, e testkit.Engine) {
 		l := e.Limiter
 		fields := func(of string) ginlimit.Option {
@@ -232,7 +230,6 @@ func TestResultsOfARequest(t *testing.T) {
 
 // TestAFaultOfOnePolicyChargesNone, and its own error handler answers.
 func TestAFaultOfOnePolicyChargesNone(t *testing.T) {
-	t.Parallel()
 	testkit.OnEveryEngine(t, func(t *testing.T, e testkit.Engine) {
 		l := e.Limiter
 		answers := func(status int) ginlimit.Option {
@@ -298,8 +295,7 @@ func TestTheLongestWaitAnswers(t *testing.T) {
 	t.Parallel()
 	for name, make := range stores {
 		for _, bans := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, bans %t", name, bans), func(t *testing.T) {
-				t.Parallel()
+			testkit.Run(t, fmt.Sprintf("%s, bans %t", name, bans), func(t *testing.T) {
 				l := make(t)
 				policy := func(name string, limit ginlimit.Limit) *ginlimit.Policy {
 					opts := []ginlimit.PolicyOption{limit, testkit.ByUser()}

@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/gin-gonic/gin"
@@ -48,13 +47,15 @@ func ways() map[string]way {
 		return ginlimit.Event{Outcome: ginlimit.OutcomeFailed, Source: ginlimit.FromPolicy, Reason: reason, Cost: cost}
 	}
 	allowed := func(limit ginlimit.Limit, source ginlimit.Source) ginlimit.Event {
-		return ginlimit.Event{Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: limit, Source: source, Cost: 1}
+		return ginlimit.Event{Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: limit, Source: source, Cost: 1, Charged: 1}
 	}
 	denied := func(limit ginlimit.Limit, source ginlimit.Source, cause ginlimit.Cause) ginlimit.Event {
 		return ginlimit.Event{Outcome: ginlimit.OutcomeDenied, Limit: limit, Source: source, Cause: cause, Cost: 1}
 	}
 	with := func(e ginlimit.Event, edit func(*ginlimit.Event)) ginlimit.Event { edit(&e); return e }
-	costs := func(n int) func(*ginlimit.Event) { return func(e *ginlimit.Event) { e.Cost = n } }
+	costs := func(n int) func(*ginlimit.Event) {
+		return func(e *ginlimit.Event) { e.Cost, e.Charged = n, min(n, e.Charged) }
+	}
 	because := func(reason ginlimit.Reason) func(*ginlimit.Event) {
 		return func(e *ginlimit.Event) { e.Reason = reason }
 	}
@@ -215,8 +216,7 @@ func TestWordsOfEvents(t *testing.T) {
 
 // TestEventsTellHowLongARequestWaitedForASlot apart from the decision.
 func TestEventsTellHowLongARequestWaitedForASlot(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.InSynctest(t, func(t *testing.T) {
 		var seen events
 		p := testkit.NewPolicy(t, testkit.NewLocal(t, ginlimit.WithObserver(seen.observe)), "test",
 			ginlimit.PerHour(100), ginlimit.InFlight(1), ginlimit.WithQueue(10, time.Minute), testkit.ByUser())

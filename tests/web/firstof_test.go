@@ -107,8 +107,7 @@ func TestFirstOfEndsAtAnError(t *testing.T) {
 			ginlimit.WithCost(func(*gin.Context) int { return -1 })}, "first", 500},
 		"a dry run of a key that is broken": {options{five, noKey(broken), ginlimit.WithDryRun()}, "first", 200},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+		testkit.Run(t, name, func(t *testing.T) {
 			var seen events
 			limiter := testkit.NewLocal(t, ginlimit.WithObserver(seen.observe))
 			first := testkit.NewPolicy(t, limiter, "first", row.first...)
@@ -170,8 +169,7 @@ func TestAllOfEqualsAModel(t *testing.T) {
 			seeds = 40
 		}
 		for seed := range seeds {
-			t.Run(fmt.Sprintf("%s, seed %d", name, seed), func(t *testing.T) {
-				t.Parallel()
+			testkit.Run(t, fmt.Sprintf("%s, seed %d", name, seed), func(t *testing.T) {
 				l := make(t)
 				traceAllOf(t, l, rand.New(rand.NewPCG(seed, 1)), name)
 			})

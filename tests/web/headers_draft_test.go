@@ -125,8 +125,7 @@ func TestLoweredWindowIsReportedUntilItHasMore(t *testing.T) {
 func TestRetryAfterIsNeverBeforeT(t *testing.T) {
 	t.Parallel()
 	for _, a := range []ginlimit.Algorithm{ginlimit.TokenBucket, ginlimit.FixedWindow, ginlimit.SlidingWindow} {
-		t.Run(a.String(), func(t *testing.T) {
-			t.Parallel()
+		testkit.Run(t, a.String(), func(t *testing.T) {
 			const seed = 7
 			random := rand.New(rand.NewPCG(seed, uint64(a)))
 			rdb, advance := testkit.NewMiniredis(t)

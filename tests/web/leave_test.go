@@ -296,8 +296,7 @@ func TestHandlersOfABodyThatIsReadAhead(t *testing.T) {
 // TestWhatWasReadAheadOutlastsItsDeadline: the server's ReadTimeout ends while the request waits. A client whose body
 // has not come by then has left.
 func TestWhatWasReadAheadOutlastsItsDeadline(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.InSynctest(t, func(t *testing.T) {
 		q := queue(t, 2, echo, func(c *gin.Context) { // as http.Server.ReadTimeout does
 			assert.NoError(t, http.NewResponseController(c.Writer).SetReadDeadline(time.Now().Add(time.Second)))
 		})
@@ -316,8 +315,7 @@ func TestWhatWasReadAheadOutlastsItsDeadline(t *testing.T) {
 
 // TestADeadlineOfTheHandler ends a read that has begun before, and the handler may read on.
 func TestADeadlineOfTheHandler(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.InSynctest(t, func(t *testing.T) {
 		reads := make(chan string)
 		q := queue(t, 1, func(c *gin.Context) {
 			deadline := http.NewResponseController(c.Writer).SetReadDeadline
@@ -340,8 +338,7 @@ func TestADeadlineOfTheHandler(t *testing.T) {
 
 // TestNothingIsReadAheadForAHandler: once the wait has ended a handler reads as fast as it can.
 func TestNothingIsReadAheadForAHandler(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.InSynctest(t, func(t *testing.T) {
 		goesOn := make(chan bool)
 		q := queue(t, 1, func(c *gin.Context) {
 			<-goesOn
@@ -364,8 +361,7 @@ func TestNothingIsReadAheadForAHandler(t *testing.T) {
 // TestAWaitThatEndsInADenial answers a client whose body has not come as it does without a wait: after the body, or
 // after the server's timeout. The next request of the connection is served.
 func TestAWaitThatEndsInADenial(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.InSynctest(t, func(t *testing.T) {
 		denied := make(chan int, 2)
 		q := queue(t, 1, echo, func(c *gin.Context) {
 			c.Next()
@@ -397,8 +393,7 @@ func TestARequestWithoutAServer(t *testing.T) {
 
 // TestExpect: a client that asks before it sends its body is told to by a handler that reads, not while it waits.
 func TestExpect(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.InSynctest(t, func(t *testing.T) {
 		q := queue(t, 2, echo)
 		client, denied := q.connect(t), q.connect(t)
 		request := post("body", "Expect: 100-continue")

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/gin-gonic/gin"
@@ -148,7 +149,7 @@ func TestSettledThoughNothingIsCounted(t *testing.T) {
 // TestFieldsOfLaterPeriodsAreKept: what header fields say of a calendar's limits is made once for
 // each period.
 func TestFieldsOfLaterPeriodsAreKept(t *testing.T) {
-	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+	synctest.Test(t, func(t *testing.T) {
 		p := testkit.Must(testkit.NewLocal(t).Policy("a", ginlimit.PerCalendar(1000, ginlimit.CalendarDay(nil)),
 			ginlimit.PerSecond(1000), ginlimit.WithHeaders(ginlimit.RateLimitDraft)))
 		router := testkit.Serve(p.Handler())
@@ -188,8 +189,7 @@ func TestNamesDecideWhoShares(t *testing.T) {
 		{"two periods", "a", [2]limits{{minute}, {ginlimit.PerHour(5)}}, false},
 		{"two algorithms", "a", [2]limits{{minute}, {minute.WithAlgorithm(ginlimit.SlidingWindow)}}, false},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
+		testkit.Run(t, c.name, func(t *testing.T) {
 			rdb, _ := testkit.NewMiniredis(t)
 			var log bytes.Buffer
 			logger := ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil)))
@@ -242,8 +242,7 @@ func TestClientsOfOneServerShareBuckets(t *testing.T) {
 		// A Dialer of the application may lead anywhere.
 		"of an own Dialer": {redis.Options{Addr: addr, Dialer: own}, false, nil},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+		testkit.Run(t, name, func(t *testing.T) {
 			other := redis.NewClient(&row.options)
 			t.Cleanup(func() { _ = other.Close() })
 			var log bytes.Buffer

@@ -61,7 +61,7 @@ func TestObserverSeesAWaitOnce(t *testing.T) {
 			require.NoError(t, l.Wait(t.Context(), "k", limit))
 		}, ginlimit.Event{Name: "test", Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: limit,
 			ResetAfter: time.Second,
-			Source:     ginlimit.FromLocal, Cost: 1, Duration: time.Second, Waited: time.Second}},
+			Source:     ginlimit.FromLocal, Cost: 1, Charged: 1, Duration: time.Second, Waited: time.Second}},
 		"until its context ends": {func(t *testing.T, l *testkit.Limiter) {
 			ctx, cancel := context.WithCancel(t.Context())
 			time.AfterFunc(500*time.Millisecond, cancel)
@@ -123,15 +123,15 @@ func TestObserversAddUp(t *testing.T) {
 	testkit.Must(one.Allow(t.Context(), "u", ginlimit.PerDay(1)))
 	want := []ginlimit.Event{
 		{Name: "p", Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: ginlimit.PerDay(3),
-			Remaining: 2, Source: ginlimit.FromLocal, Cost: 1},
+			Remaining: 2, Source: ginlimit.FromLocal, Cost: 1, Charged: 1},
 		{Name: "p", Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: ginlimit.PerDay(3),
-			Source: ginlimit.FromLocal, Cost: 2},
+			Source: ginlimit.FromLocal, Cost: 2, Charged: 2},
 		{Name: "p", Outcome: ginlimit.OutcomeDenied, Cause: ginlimit.CauseRate, Limit: ginlimit.PerDay(3),
 			Source: ginlimit.FromLocal, Cost: 2},
 		{Name: "p", Outcome: ginlimit.OutcomeDenied, Cause: ginlimit.CauseNever, Limit: ginlimit.PerDay(3),
 			Source: ginlimit.FromLocal, Cost: 4},
 		{Name: "test", Outcome: ginlimit.OutcomeAllowed, Allowed: true, Limit: ginlimit.PerDay(1),
-			Source: ginlimit.FromLocal, Cost: 1},
+			Source: ginlimit.FromLocal, Cost: 1, Charged: 1},
 	}
 	require.Equal(t, want, first.take(t))
 	require.Equal(t, want, second.take(t))
@@ -257,37 +257,34 @@ func TestFaultsOfTheApplicationAreLogged(t *testing.T) {
 			"", ""},
 		"an unknown client": {options{key(client, nil), limits(ginlimit.ErrUnknownClient)}, "", ""},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				log, logger := jsonLog()
-				limiter := testkit.Must(ginlimit.NewLocal(logger))
-				defer limiter.Close()
-				router := gin.New()
-				require.NoError(t, router.SetTrustedProxies(nil))
-				router.GET("/users/:user", limiter.Handler("search", row.options...))
-				for range 3 { // two lines: at 0 and 60 s
-					for range 10 {
-						r := httptest.NewRequest(http.MethodGet, "/users/"+client, nil)
-						r.RemoteAddr = "@"
-						router.ServeHTTP(httptest.NewRecorder(), r)
-					}
-					time.Sleep(30 * time.Second)
+		testkit.RunSynctest(t, name, func(t *testing.T) {
+			log, logger := jsonLog()
+			limiter := testkit.Must(ginlimit.NewLocal(logger))
+			defer limiter.Close()
+			router := gin.New()
+			require.NoError(t, router.SetTrustedProxies(nil))
+			router.GET("/users/:user", limiter.Handler("search", row.options...))
+			for range 3 { // two lines: at 0 and 60 s
+				for range 10 {
+					r := httptest.NewRequest(http.MethodGet, "/users/"+client, nil)
+					r.RemoteAddr = "@"
+					router.ServeHTTP(httptest.NewRecorder(), r)
 				}
-				require.NotContains(t, log.String(), client)
-				if row.reason == "" {
-					require.Empty(t, log.String())
-					return
-				}
-				lines := strings.Split(strings.TrimSpace(log.String()), "\n")
-				require.Len(t, lines, 2)
-				for _, line := range lines {
-					_, rest, _ := strings.Cut(line, `,"level":`)
-					require.Equal(t,
-						fmt.Sprintf(`"WARN","msg":"ginlimit: the application gives a request no usable key, limits or cost",`+
-							`"name":"search","route":"/users/:user","reason":%q%s}`, row.reason, row.named), rest)
-				}
-			})
+				time.Sleep(30 * time.Second)
+			}
+			require.NotContains(t, log.String(), client)
+			if row.reason == "" {
+				require.Empty(t, log.String())
+				return
+			}
+			lines := strings.Split(strings.TrimSpace(log.String()), "\n")
+			require.Len(t, lines, 2)
+			for _, line := range lines {
+				_, rest, _ := strings.Cut(line, `,"level":`)
+				require.Equal(t,
+					fmt.Sprintf(`"WARN","msg":"ginlimit: the application gives a request no usable key, limits or cost",`+
+						`"name":"search","route":"/users/:user","reason":%q%s}`, row.reason, row.named), rest)
+			}
 		})
 	}
 }

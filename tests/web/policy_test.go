@@ -52,8 +52,7 @@ func TestPolicyMethodsAreForTheBucketsOfItsHandler(t *testing.T) {
 			if engine == "in the process" && name == "with a secret" {
 				continue // it has none
 			}
-			t.Run(engine+", "+name, func(t *testing.T) {
-				t.Parallel()
+			testkit.Run(t, engine+", "+name, func(t *testing.T) {
 				ctx := t.Context()
 				p := testkit.NewPolicy(t, make(t, row.limiter...), row.name, append(row.policy, testkit.ByUser())...)
 				r := testkit.Serve(p.Handler())
@@ -205,7 +204,6 @@ func TestZeroPolicyMakesNoDecision(t *testing.T) {
 // The options of a handler.
 
 func TestRefund(t *testing.T) {
-	t.Parallel()
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
 		rdb := b.Redis
 		failed := func(c *gin.Context) bool { return c.Writer.Status() >= 400 }

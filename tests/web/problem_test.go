@@ -67,36 +67,33 @@ func TestDenialsThatNeverEndSaySo(t *testing.T) {
 				return testkit.WithoutRedis(t, ginlimit.WithReplicas(2))
 			},
 		} {
-			t.Run(name+", "+kind, func(t *testing.T) {
-				t.Parallel()
-				testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-					l := limiter(t, b)
-					cost := 1
-					r := testkit.Serve(l.Handler("search", append(row.options,
-						ginlimit.WithCost(func(*gin.Context) int { return cost }))...))
-					testkit.Get(r, "/") // so that something is missing
-					cost = row.cost
-					body := `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded",` +
-						`"title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,` +
-						`"detail":"` + row.detail + `","violated-policies":[` + row.violated + `]}`
-					rec := testkit.Get(r, "/", testkit.With("Accept", "text/plain"))
-					assert.Equal(t, http.StatusTooManyRequests, rec.Code)
-					assert.Equal(t, body, rec.Body.String())
-					headers := http.Header{
-						"X-Ratelimit-Limit": {row.left[0]}, "X-Ratelimit-Remaining": {row.left[1]}, "X-Ratelimit-Reset": {row.left[2]},
-						"Content-Type":   {"application/problem+json"},
-						"Content-Length": {strconv.Itoa(len(body))}, "Cache-Control": {"no-store"},
+			testkit.RunInBubble(t, name+", "+kind, func(t *testing.T, b *testkit.Bubble) {
+				l := limiter(t, b)
+				cost := 1
+				r := testkit.Serve(l.Handler("search", append(row.options,
+					ginlimit.WithCost(func(*gin.Context) int { return cost }))...))
+				testkit.Get(r, "/") // so that something is missing
+				cost = row.cost
+				body := `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded",` +
+					`"title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,` +
+					`"detail":"` + row.detail + `","violated-policies":[` + row.violated + `]}`
+				rec := testkit.Get(r, "/", testkit.With("Accept", "text/plain"))
+				assert.Equal(t, http.StatusTooManyRequests, rec.Code)
+				assert.Equal(t, body, rec.Body.String())
+				headers := http.Header{
+					"X-Ratelimit-Limit": {row.left[0]}, "X-Ratelimit-Remaining": {row.left[1]}, "X-Ratelimit-Reset": {row.left[2]},
+					"Content-Type":   {"application/problem+json"},
+					"Content-Length": {strconv.Itoa(len(body))}, "Cache-Control": {"no-store"},
+				}
+				if kind == "without Redis" { // the figures are those of this process' share
+					if row.detail != prohibited {
+						headers["X-Ratelimit-Status"] = []string{"degraded"}
 					}
-					if kind == "without Redis" { // the figures are those of this process' share
-						if row.detail != prohibited {
-							headers["X-Ratelimit-Status"] = []string{"degraded"}
-						}
-						for _, name := range []string{"X-Ratelimit-Remaining", "X-Ratelimit-Reset"} {
-							headers[name] = rec.Header()[name]
-						}
+					for _, name := range []string{"X-Ratelimit-Remaining", "X-Ratelimit-Reset"} {
+						headers[name] = rec.Header()[name]
 					}
-					assert.Equal(t, headers, rec.Header())
-				})
+				}
+				assert.Equal(t, headers, rec.Header())
 			})
 		}
 	}

@@ -138,7 +138,7 @@ func TestEventsTellWhyRedisDidNotDecide(t *testing.T) {
 	require.GreaterOrEqual(t, late.Duration, ginlimit.DefaultTimeout)
 	late.Duration, late.ResetAfter = 0, 0
 	require.Equal(t, ginlimit.Event{Name: "test", Outcome: ginlimit.OutcomeAllowed, Allowed: true,
-		Limit: ginlimit.PerHour(5), Remaining: 4, Source: ginlimit.FromLocal, Cost: 1,
+		Limit: ginlimit.PerHour(5), Remaining: 4, Source: ginlimit.FromLocal, Cost: 1, Charged: 1,
 		Reason: "late"}, late)
 	seen.take(t)
 	reasons("breaker_open")

@@ -2,14 +2,17 @@
 --
 -- KEYS[1]  the overrides: a hash of texts by name; the field "" is the stamp of the last change
 -- KEYS[2]  a sorted set of their names by the Unix milliseconds when they end
--- ARGV[1]  the stamp of this change; stamps do not repeat
+-- KEYS[3]  the latest changes: a sorted set of names and stamps by the turn of their last change, its names before
+--          its stamp. Who knows a stamp that is there finds what has changed since.
+-- ARGV[1]  what no other change has, without "|", which each name has
 -- ARGV[2]  how many overrides there may be
--- ARGV[3…] of each override the name, the text, or "" to end it, and the Unix milliseconds when it ends
+-- ARGV[3]  how many members KEYS[3] keeps
+-- ARGV[4…] of each override the name, the text, or "" to end it, and the Unix milliseconds when it ends
 --
--- Reply: 1, or 0 if there would be too many, and nothing was changed
+-- Reply: the stamp of this change, its turn and ARGV[1]; or "" if there would be too many, and nothing was changed
 --
--- State: both keys expire an hour after the last override ends. Redis' clock says which have ended: only
--- operators call this, so it may call TIME, which the application need not be allowed to do.
+-- State: all keys expire an hour after the last override ends. Redis' clock says which have ended. Without KEYS[2] it
+-- is made again; without KEYS[3] processes read all overrides.
 
 local now = redis.call('TIME')
 now = now[1] * 1000 + math.floor(now[2] / 1000)
@@ -26,26 +29,48 @@ if #ended > 0 then
   redis.call('ZREM', KEYS[2], unpack(ended))
 end
 
-local more = 0
-for i = 3, #ARGV, 3 do
-  local there = redis.call('HEXISTS', KEYS[1], ARGV[i])
-  if ARGV[i + 1] == '' then more = more - there else more = more + 1 - there end
-end
-local count = redis.call('HLEN', KEYS[1]) - redis.call('HEXISTS', KEYS[1], '')
-if more > 0 and count + more > tonumber(ARGV[2]) then return 0 end
-
-for i = 3, #ARGV, 3 do
+local names, set, ends, gone = {}, {}, {}, {}
+for i = 4, #ARGV, 3 do
+  names[#names + 1] = ARGV[i]
   if ARGV[i + 1] == '' then
-    redis.call('HDEL', KEYS[1], ARGV[i])
-    redis.call('ZREM', KEYS[2], ARGV[i])
+    gone[#gone + 1] = ARGV[i]
   else
-    redis.call('HSET', KEYS[1], ARGV[i], ARGV[i + 1])
-    redis.call('ZADD', KEYS[2], ARGV[i + 2], ARGV[i])
+    set[#set + 1], set[#set + 2] = ARGV[i], ARGV[i + 1]
+    ends[#ends + 1], ends[#ends + 2] = ARGV[i + 2], ARGV[i]
   end
 end
-redis.call('HSET', KEYS[1], '', ARGV[1])
-local last = redis.call('ZREVRANGE', KEYS[2], 0, 0, 'WITHSCORES')[2] or now
-last = string.format('%.0f', last + 3600000)
-redis.call('PEXPIREAT', KEYS[1], last)
-redis.call('PEXPIREAT', KEYS[2], last)
-return 1
+local more = #set / 2
+for _, text in ipairs(redis.call('HMGET', KEYS[1], unpack(names))) do
+  if text then more = more - 1 end
+end
+local count = redis.call('HLEN', KEYS[1]) - redis.call('HEXISTS', KEYS[1], '')
+if more > 0 and count + more > tonumber(ARGV[2]) then return '' end
+
+local last = redis.call('HGET', KEYS[1], '') or ''
+local turn = tonumber(string.match(last, '^(%d+) ') or 0) or 0
+if turn > 2 ^ 52 then turn = 0 end
+if not redis.call('ZSCORE', KEYS[3], last) then -- nobody knows what came before
+  redis.call('ZREMRANGEBYRANK', KEYS[3], 0, -1)
+end
+if #gone > 0 then
+  redis.call('HDEL', KEYS[1], unpack(gone))
+  redis.call('ZREM', KEYS[2], unpack(gone))
+end
+if #set > 0 then
+  redis.call('HSET', KEYS[1], unpack(set))
+  redis.call('ZADD', KEYS[2], unpack(ends))
+end
+local changes = {}
+for _, name in ipairs(names) do
+  changes[#changes + 1], changes[#changes + 2] = string.format('%.0f', turn + 1), name
+end
+redis.call('ZADD', KEYS[3], unpack(changes))
+local own = string.format('%.0f', turn + 2)
+local stamp = own .. ' ' .. ARGV[1]
+redis.call('HSET', KEYS[1], '', stamp)
+redis.call('ZADD', KEYS[3], own, stamp)
+redis.call('ZREMRANGEBYRANK', KEYS[3], 0, string.format('%.0f', -1 - ARGV[3]))
+local expiry = redis.call('ZREVRANGE', KEYS[2], 0, 0, 'WITHSCORES')[2] or now
+expiry = string.format('%.0f', expiry + 3600000)
+for i = 1, 3 do redis.call('PEXPIREAT', KEYS[i], expiry) end
+return stamp

@@ -27,7 +27,8 @@ end
 
 local function report(i, key, at)
   local known, s = pcall(readSlots, key, ARGV[1], ARGV[at] + 0, ARGV[at + 1] + 0)
-  local function write() writeSlots(key, ARGV[1], s, ARGV[at + 2] == '1') end
+  -- A report that is late itself does not say that no attempt is.
+  local function write() writeSlots(key, ARGV[1], s, ARGV[at + 2] == '1' or s.ended > ARGV[at] + 0) end
   if known and not pcall(write) and not (unlocked(key) and pcall(write)) or not known and i > #KEYS then
     failed[#failed + 1] = i
   end

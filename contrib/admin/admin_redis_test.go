@@ -1,0 +1,202 @@
+//go:build integration
+
+package admin_test
+
+import (
+	"fmt"
+	"net/http"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/contrib/admin"
+	"github.com/ginlimit/ginlimit/internal/testkit"
+)
+
+// paths are all pages that somebody looks at.
+var paths = []string{"", "policies", "policy?name=api", "overrides", "health", "client"}
+
+// TestRedisIsAway: each page says so, and is there. No change is said to be done.
+func TestRedisIsAway(t *testing.T) {
+	t.Parallel()
+	block := []string{"policy", "api", "client", "a", "do", "block", "for", "1h"}
+	for name, fault := range map[string]struct {
+		begin  func(*testing.T, string, *redis.Client, func(syscall.Signal))
+		says   string
+		writes bool // it refuses these alone
+	}{
+		"frozen": {func(_ *testing.T, _ string, _ *redis.Client, signal func(syscall.Signal)) { signal(syscall.SIGSTOP) },
+			"late", false},
+		"gone": {func(_ *testing.T, _ string, _ *redis.Client, signal func(syscall.Signal)) { signal(syscall.SIGKILL) },
+			"(connection.refused|network|late)", false},
+		"a replica": {func(t *testing.T, _ string, rdb *redis.Client, _ func(syscall.Signal)) {
+			require.NoError(t, rdb.ReplicaOf(t.Context(), "127.0.0.1", "1").Err())
+			require.NoError(t, rdb.ConfigSet(t.Context(), "replica-serve-stale-data", "yes").Err())
+		}, "READONLY", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			addr, process := testkit.StartRedisProcess(t)
+			rdb := testkit.Connect(t, addr)
+			s := newSite(t, rdb)
+			s.policy("api", ginlimit.PerHour(10), byX)
+			s.page = admin.Patient(s.pageOf(testkit.Connect(t, addr)), 2*time.Second)
+			t.Cleanup(func() { _ = process.Signal(syscall.SIGCONT) })
+			fault.begin(t, addr, testkit.Connect(t, addr), func(signal syscall.Signal) {
+				require.NoError(t, process.Signal(signal))
+			})
+			for _, path := range paths {
+				page := s.get(path)
+				if !fault.writes {
+					require.Regexp(t, `\b`+fault.says+`\b`, page, path)
+				}
+				require.NotContains(t, page, addr, path)
+				require.NotContains(t, page, "dial tcp", path)
+			}
+			s.log.lines()
+			for _, change := range [][]string{block, {"policy", "api", "client", "a", "do", "reset"},
+				{"policy", "api", "client", "a", "do", "override", "limits", "9/h", "ends", "1h"},
+				{"policy", "api", "all", "yes", "do", "override", "limits", "9/h", "ends", "1h"}} {
+				got := s.post("change", change...)
+				require.Equal(t, http.StatusServiceUnavailable, got.code)
+				require.NotContains(t, got.text, "Done")
+				require.NotContains(t, got.text, addr)
+				if fault.writes {
+					require.Contains(t, got.text, "This is not confirmed, and may have been done all the same.")
+					require.Contains(t, got.text, "READONLY")
+					require.Contains(t, s.log.lines()[0], `level=WARN msg="ginlimit: an operator changes a limit" who=ann`)
+				}
+			}
+		})
+	}
+}
+
+// TestAChangeWithoutAnAnswer, as Redis freezes just before it, is not said to be done.
+func TestAChangeWithoutAnAnswer(t *testing.T) {
+	t.Parallel()
+	addr, process := testkit.StartRedisProcess(t)
+	rdb := testkit.Connect(t, addr)
+	s := newSite(t, rdb)
+	s.policy("api", ginlimit.PerHour(10), byX)
+	t.Cleanup(func() { _ = process.Signal(syscall.SIGCONT) })
+	of := testkit.Connect(t, addr)
+	of.AddHook(testkit.EveryScript(func(send func() error) error {
+		if err := process.Signal(syscall.SIGSTOP); err != nil {
+			return err
+		}
+		return send()
+	}))
+	s.page = admin.Patient(s.pageOf(of), 2*time.Second)
+	got := s.post("change", "policy", "api", "client", "a", "do", "reset", "note", "why")
+	require.Equal(t, http.StatusServiceUnavailable, got.code)
+	require.Contains(t, got.text, "This is not confirmed, and may have been done all the same.")
+	require.NotContains(t, got.text, "Done")
+	require.Contains(t, s.log.lines()[0], `note=why result="not confirmed"`)
+}
+
+// TestAClosedLimiter and another prefix: the page says so, and stays.
+func TestAClosedLimiter(t *testing.T) {
+	t.Parallel()
+	rdb := testkit.Connect(t, testkit.StartRedis(t))
+	s := newSite(t, rdb)
+	s.policy("api", ginlimit.PerHour(10), byX)
+	s.page = s.pageOf(rdb, admin.WithPrefix("other"))
+	require.Contains(t, s.get(""),
+		"The application&#39;s limiter has another prefix: give it to the page by admin.WithPrefix.")
+	s.page = s.pageOf(rdb)
+	require.NoError(t, s.limiter.Close())
+	for _, path := range paths {
+		require.Contains(t, s.get(path), "The limiter of this process is closed.", path)
+	}
+	require.Contains(t, s.get(""), ">10/h<", "other processes may serve it")
+}
+
+// TestNobodyLooks: then Redis hears nothing of the page.
+func TestNobodyLooks(t *testing.T) {
+	t.Parallel()
+	addr := testkit.StartRedis(t)
+	rdb := testkit.Connect(t, addr)
+	s := newSite(t, rdb)
+	s.policy("api", ginlimit.PerHour(10), byX)
+	own := testkit.Connect(t, addr)
+	s.page = s.pageOf(own)
+	for _, path := range paths {
+		s.get(path)
+	}
+	s.ok("client", "policy", "api", "client", "a")
+	require.NoError(t, s.limiter.Close())
+	testkit.Must(own.Ping(t.Context()).Result())
+	asked := func() string {
+		return own.Info(t.Context(), "stats").Val()
+	}
+	commands := func() (n int) {
+		_, _ = fmt.Sscanf(after(asked(), "total_commands_processed:"), "%d", &n)
+		return n
+	}
+	// Connections of the application may still say goodbye.
+	require.True(t, testkit.BecomesTrue(nil, func() bool {
+		before := commands()
+		time.Sleep(2 * time.Second) // a look at overrides comes each 0.7 s
+		return commands() == before+1
+	}))
+}
+
+// processorTime returns what this process has used of processors: a busy machine does not change it much.
+func processorTime(t *testing.T) time.Duration {
+	t.Helper()
+	var used syscall.Rusage
+	require.NoError(t, syscall.Getrusage(syscall.RUSAGE_SELF, &used))
+	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
+}
+
+func after(text, mark string) string {
+	for i := range text {
+		if len(text)-i > len(mark) && text[i:i+len(mark)] == mark {
+			return text[i+len(mark):]
+		}
+	}
+	return ""
+}
+
+// TestManyPoliciesAndOverrides says what pages cost beside 1,000 policies and 10,000 overrides.
+func TestManyPoliciesAndOverrides(t *testing.T) {
+	t.Parallel()
+	rdb := testkit.Connect(t, testkit.StartRedis(t))
+	s := newSite(t, rdb)
+	for i := range 1000 {
+		p := testkit.Must(s.limiter.Policy("policy "+strconv.Itoa(i), ginlimit.PerHour(10), byX))
+		testkit.Must(p.Allow(t.Context(), "a"))
+	}
+	testkit.Must(s.limiter.Policies(t.Context()))
+	for i := range 10 {
+		var all []ginlimit.Override
+		for j := range 1000 {
+			all = append(all, ginlimit.Override{Policy: "policy " + strconv.Itoa(j), Client: "client " + strconv.Itoa(i),
+				Limits: []ginlimit.Limit{ginlimit.PerHour(20)}, Until: time.Now().Add(time.Hour), Note: "many"})
+		}
+		require.NoError(t, s.limiter.OverrideAll(t.Context(), all...))
+	}
+	require.True(t, testkit.BecomesTrue(nil, func() bool { return s.limiter.Stats().Overrides == 10_000 }))
+	of := []string{"policy", "policy 7", "client", "client 7"}
+	for name, look := range map[string]func(){
+		"overview":  func() { s.get("") },
+		"policy":    func() { s.get("policy?name=policy+7") },
+		"overrides": func() { s.get("overrides?page=50") },
+		"client":    func() { s.ok("client", of...) },
+		"confirm":   func() { s.ok("confirm", append(of, "do", "block", "for", "1h")...) },
+		"change":    func() { s.ok("change", append(of, "do", "reset")...) },
+	} {
+		began := processorTime(t)
+		for range 10 {
+			look()
+		}
+		took := (processorTime(t) - began) / 10
+		t.Logf("%-10s %s of a processor", name, took.Round(100*time.Microsecond))
+	}
+	require.Contains(t, s.get(""), "<small>10000</small>")
+}

@@ -1,0 +1,294 @@
+package admin_test
+
+import (
+	"bytes"
+	"encoding/base64"
+	"html"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/contrib/admin"
+	"github.com/ginlimit/ginlimit/contrib/top"
+	"github.com/ginlimit/ginlimit/internal/testkit"
+)
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+// site is an application with the page, and somebody who looks at it.
+type site struct {
+	t       *testing.T
+	limiter *ginlimit.Limiter
+	page    http.Handler
+	log     *journal
+	mounted string
+}
+
+// journal is what is logged.
+type journal struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (j *journal) Write(p []byte) (int, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.text.Write(p)
+}
+
+// lines returns the lines that were logged since the last call.
+func (j *journal) lines() []string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	defer j.text.Reset()
+	return strings.Split(strings.TrimSpace(j.text.String()), "\n")
+}
+
+// staff may change limits: everybody with the header Staff.
+func staff(r *http.Request) (string, bool) {
+	name := r.Header.Get("Staff")
+	return name, name != ""
+}
+
+// newSite returns the page on a Redis. Its limiter serves some policies.
+func newSite(t *testing.T, rdb redis.UniversalClient, opts ...ginlimit.LimiterOption) *site {
+	t.Helper()
+	s := &site{t: t, log: &journal{}, mounted: "/staff/"}
+	reporter := testkit.Must(top.New(rdb, top.WithInterval(time.Second), top.WithOutcomes(), top.WithUsage()))
+	s.limiter = testkit.Must(ginlimit.NewLimiter(rdb, append([]ginlimit.LimiterOption{
+		ginlimit.WithTimeout(testkit.Patience), ginlimit.WithLogger(slog.New(slog.DiscardHandler)),
+		ginlimit.WithDenyCache(0), ginlimit.WithClientObserver(reporter.Observe)}, opts...)...))
+	t.Cleanup(func() { require.NoError(t, s.limiter.Close()) })
+	t.Cleanup(func() { _ = reporter.Close() })
+	s.page = s.pageOf(rdb)
+	return s
+}
+
+// pageOf returns the page, which waits for a busy machine.
+func (s *site) pageOf(rdb redis.UniversalClient, opts ...admin.Option) http.Handler {
+	page := testkit.Must(admin.New(s.limiter, rdb, append([]admin.Option{admin.WithChanges(staff),
+		admin.WithLogger(slog.New(slog.NewTextHandler(s.log, nil)))}, opts...)...))
+	return admin.Patient(page, testkit.Patience)
+}
+
+// policy returns a policy that is published.
+func (s *site) policy(name string, opts ...ginlimit.PolicyOption) *ginlimit.Policy {
+	s.t.Helper()
+	p := testkit.Must(s.limiter.Policy(name, opts...))
+	testkit.Must(p.Reserve(s.t.Context(), "someone", 1)).Release()
+	testkit.Must(s.limiter.Policies(s.t.Context())) // which publishes it
+	return p
+}
+
+// answer is what the page said.
+type answer struct {
+	code   int
+	header http.Header
+	text   string
+}
+
+var spaces = regexp.MustCompile(`\s+`)
+
+func (s *site) ask(method, path string, form url.Values, header ...string) answer {
+	s.t.Helper()
+	r := httptest.NewRequestWithContext(s.t.Context(), method, s.mounted+path, strings.NewReader(form.Encode()))
+	if form != nil {
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	}
+	for i := 0; i+1 < len(header); i += 2 {
+		r.Header.Set(header[i], header[i+1])
+	}
+	w := httptest.NewRecorder()
+	s.page.ServeHTTP(w, r)
+	text, err := io.ReadAll(w.Body)
+	require.NoError(s.t, err)
+	return answer{w.Code, w.Result().Header, spaces.ReplaceAllString(string(text), " ")}
+}
+
+func (s *site) get(path string) string {
+	s.t.Helper()
+	got := s.ask("GET", path, nil)
+	require.Equal(s.t, http.StatusOK, got.code, got.text)
+	return got.text
+}
+
+// post sends a form, of pairs of name and value, as somebody of the staff.
+func (s *site) post(path string, fields ...string) answer {
+	s.t.Helper()
+	form := url.Values{}
+	for i := 0; i+1 < len(fields); i += 2 {
+		form.Set(fields[i], fields[i+1])
+	}
+	return s.ask("POST", path, form, "Staff", "ann")
+}
+
+// ok is post of what succeeds.
+func (s *site) ok(path string, fields ...string) string {
+	s.t.Helper()
+	got := s.post(path, fields...)
+	require.Equal(s.t, http.StatusOK, got.code, got.text)
+	return got.text
+}
+
+var field = regexp.MustCompile(`<input type="hidden" name="([a-z]+)" value="([^"]*)">`)
+
+// confirmed sends a form, and then the form that the page shows to confirm it.
+func (s *site) confirmed(fields ...string) (sentence, after string) {
+	s.t.Helper()
+	page := s.ok("confirm", fields...)
+	_, form, _ := strings.Cut(page, `<form method="post" action="change">`)
+	form, _, _ = strings.Cut(form, "</form>")
+	var again []string
+	for _, m := range field.FindAllStringSubmatch(form, -1) {
+		again = append(again, m[1], html.UnescapeString(m[2]))
+	}
+	return page, s.ok("change", again...)
+}
+
+func code(client string) string { return base64.RawURLEncoding.EncodeToString([]byte(client)) }
+
+var byX = ginlimit.WithKey(ginlimit.ByHeader("X"))
+
+func TestOverview(t *testing.T) {
+	t.Parallel()
+	rdb, _ := testkit.NewMiniredis(t)
+	s := newSite(t, rdb)
+	require.Contains(t, s.get(""),
+		"No process has served a policy under the prefix &#34;ginlimit&#34; in the last minutes.")
+	api := s.policy("api", ginlimit.PerMinute(3), byX)
+	s.policy("search", ginlimit.PerHour(100), ginlimit.InFlight(2), byX)
+	for range 5 {
+		testkit.Must(api.Allow(t.Context(), "alice"))
+	}
+	require.NoError(t, s.limiter.Override(t.Context(), ginlimit.Override{Policy: "search", Client: "bob",
+		Limits: []ginlimit.Limit{ginlimit.PerHour(900)}, Until: time.Now().Add(time.Hour), Note: "a launch"}))
+	require.True(t, testkit.BecomesTrue(nil, func() bool {
+		return strings.Contains(s.get(""), "4 allowed, 2 denied")
+	}), s.get(""))
+	page := s.get("")
+	for _, text := range []string{"Redis decides.", "3/m", "100/h, 2 in flight", "900/h", "a launch", "33.3 % denied",
+		`<rect class="denied"`, "read-only"} {
+		require.Contains(t, page, text)
+	}
+	require.NotContains(t, page, "alice", "who is denied stands on the policy's page")
+	require.NotContains(t, page, ">End<", "it is read-only")
+
+	page = s.get("policy?name=api")
+	require.Regexp(t, `<bdi>alice</bdi></button></form></th><td data-label="Denials">2</td>`, page)
+	require.Regexp(t, `Who uses most.*<bdi>alice</bdi></button></form></th><td data-label="Tokens">3</td>`, page)
+	require.Contains(t, s.get("policies?name=SEA"), "1 found.")
+	require.Contains(t, s.get("overrides?policy=search"), "1 in force")
+	require.Contains(t, s.get("health"), "sliding-window: scripts run")
+}
+
+// TestARollout: processes serve two variants of a policy.
+func TestARollout(t *testing.T) {
+	t.Parallel()
+	rdb, _ := testkit.NewMiniredis(t)
+	s := newSite(t, rdb)
+	s.policy("api", ginlimit.PerMinute(60), byX)
+	require.NotContains(t, s.get(""), "Several variants")
+	other := newSite(t, testkit.Connect(t, rdb.Options().Addr))
+	other.policy("api", ginlimit.PerMinute(1), byX)
+	page := s.get("")
+	require.Contains(t, page, `Several variants</b> of <a href="policy?name=api">`)
+	require.Regexp(t, `60/m.*>1/m<|>1/m<.*60/m`, page)
+	require.Contains(t, s.get("policy?name=api"), "2 variants:</b> a rollout")
+}
+
+// TestMountedAnywhere: all links are relative to the folder of the page.
+func TestMountedAnywhere(t *testing.T) {
+	t.Parallel()
+	rdb, _ := testkit.NewMiniredis(t)
+	s := newSite(t, rdb)
+	for _, s.mounted = range []string{"/", "/staff/", "/a/b/"} {
+		require.Contains(t, s.get(""), `href="page.css"`)
+		require.Contains(t, s.get("page.js"), "setInterval")
+		require.Equal(t, http.StatusNotFound, s.ask("GET", "nothing", nil).code)
+		require.NotRegexp(t, `(?:href|src|action)="/`, s.get("policies")+s.get("client"))
+	}
+}
+
+func TestAClient(t *testing.T) {
+	t.Parallel()
+	rdb, _ := testkit.NewMiniredis(t)
+	s := newSite(t, rdb)
+	api := s.policy("api", ginlimit.PerHour(10), ginlimit.InFlight(2), byX)
+	of := []string{"policy", "api", "client", "alice"}
+	for range 3 {
+		testkit.Must(api.Reserve(t.Context(), "alice", 2)).Release()
+	}
+	held := testkit.Must(api.Reserve(t.Context(), "alice", 1))
+	defer held.Release()
+	page := s.ok("client", of...)
+	for _, text := range []string{"<b>10/h</b> 3 of 10 left", "<b>2 in flight</b> 1 of 2 slots free", `width="30"`,
+		">Allowed</b>", "</code>: 1</li>"} {
+		require.Contains(t, page, text)
+	}
+
+	sentence := "Deny client alice under policy api everything for 1h0m0s, until "
+	require.Contains(t, s.ok("confirm", append(of, "do", "block", "for", "1h", "note", "a bot")...), sentence)
+	require.True(t, testkit.Must(api.Peek(t.Context(), "alice")).Allowed, "nothing is done before it is confirmed")
+	_, page = s.confirmed(append(of, "do", "block", "for", "1h", "note", "a bot")...)
+	require.Contains(t, page, "Done: "+sentence)
+	require.Contains(t, page, ">Denied</b> for 1h0m0s")
+	require.False(t, testkit.Must(api.Peek(t.Context(), "alice")).Allowed)
+	lines := s.log.lines()
+	require.Len(t, lines, 1)
+	for _, text := range []string{"level=INFO", "who=ann", "change=block", "policy=api", `note="a bot"`, "result=done",
+		"client=alice"} {
+		require.Contains(t, lines[0], text)
+	}
+
+	_, page = s.confirmed(append(of, "do", "reset")...)
+	require.Contains(t, page, "Done: End the block and the ban of client alice")
+	require.True(t, testkit.Must(api.Peek(t.Context(), "alice")).Allowed)
+
+	override := append(of, "do", "override", "limits", "600/h burst 60", "ends", "2h", "note", "a launch")
+	before, page := s.confirmed(override...)
+	require.Regexp(t, `Limit client alice under policy api to 600/h burst 60 instead of 10/h, 2 in flight, until .* `+
+		`It keeps 2 in flight\.`, before)
+	require.Contains(t, page, "60 of 60 left", page)
+	require.Contains(t, page, "1 of 2 slots free")
+	all := testkit.Must(s.limiter.Overrides(t.Context()))
+	require.Len(t, all, 1)
+	require.Equal(t, "a launch", all[0].Note)
+	require.WithinDuration(t, time.Now().Add(2*time.Hour), all[0].Until, time.Minute)
+
+	end := []string{"policy", "api", "code", code("alice"), "hash", "no", "do", "end"}
+	before, _ = s.confirmed(end...)
+	require.Contains(t, before, "End the override of policy api for client alice: 600/h burst 60 until ")
+	require.Empty(t, testkit.Must(s.limiter.Overrides(t.Context())))
+	got := s.post("change", end...)
+	require.Equal(t, http.StatusBadRequest, got.code)
+	require.Contains(t, got.text, "has no such override any more")
+}
+
+func TestOverrideForAll(t *testing.T) {
+	t.Parallel()
+	rdb, _ := testkit.NewMiniredis(t)
+	s := newSite(t, rdb)
+	s.policy("api", ginlimit.PerMinute(1), byX)
+	all := []string{"policy", "api", "all", "yes", "do", "override", "limits", "60/m", "ends", "30m"}
+	before, page := s.confirmed(all...)
+	require.Contains(t, before,
+		"Limit all clients of policy api without an override of their own to 60/m instead of 1/m")
+	require.Contains(t, page, "Overridden for all clients:</b> 60/m until")
+	end := []string{"policy", "api", "all", "yes", "do", "end"}
+	_, page = s.confirmed(end...)
+	require.Contains(t, page, "Done: End the override of policy api for all clients: 60/m")
+	require.Empty(t, testkit.Must(s.limiter.Overrides(t.Context())))
+	got := s.post("change", "policy", "api", "all", "yes", "do", "block", "for", "1h")
+	require.Equal(t, http.StatusBadRequest, got.code)
+}

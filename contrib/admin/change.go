@@ -1,0 +1,267 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/contrib/admin/operate"
+)
+
+// plan is a change that somebody wants, before and after it is confirmed.
+type plan struct {
+	*clientBody
+	Do       string // block, reset, override or end
+	Note     string
+	Until    time.Time // of a block or an override
+	Limits   []ginlimit.Limit
+	Sentence string
+	Fields   map[string]string // of the form that confirms it
+	Everyone bool              // all clients of the policy
+}
+
+const maxNote = 256 // bytes, as of an override
+
+// planOf returns the change that the form of a request wants, or what is wrong with it.
+func (h *handler) planOf(v *visit) (p *plan, err error) {
+	if !v.may {
+		return nil, errForbidden
+	}
+	p = &plan{Do: v.r.PostFormValue("do"), Note: v.text("note"), Everyone: v.r.PostFormValue("all") == "yes"}
+	if len(p.Note) > maxNote || strings.ContainsFunc(p.Note, unicode.IsControl) {
+		return p, mistake("the note is one line of at most %d bytes", maxNote)
+	}
+	if p.clientBody, err = h.subject(v, p); err != nil {
+		return p, err
+	}
+	switch p.Do {
+	case "block":
+		err = p.block(v)
+	case "reset":
+		err = p.reset()
+	case "override":
+		err = p.override(v)
+	case "end":
+		err = p.end(v)
+	default:
+		err = mistake("there is no such change")
+	}
+	return p, err
+}
+
+func mistake(format string, args ...any) error {
+	return &operate.Fault{Err: fmt.Errorf(format, args...)}
+}
+
+// subject returns the client, or the policy, that a change is about. What ends may be of a policy that has gone.
+func (h *handler) subject(v *visit, p *plan) (body *clientBody, err error) {
+	ends := p.Do == "end"
+	switch {
+	case p.Everyone && !ends && p.Do != "override":
+		return nil, mistake("this is for one client")
+	case !p.Everyone && !ends:
+		return h.subjectClient(v, p)
+	}
+	body = &clientBody{Policy: v.r.PostFormValue("policy"), Target: &operate.Target{}}
+	if body.Info, _, err = v.Find(v.ctx, body.Policy); err != nil && !(ends && isMistake(err)) {
+		return body, err
+	}
+	if p.Everyone {
+		return body, nil
+	}
+	body.Client, err = v.clientOf() // as Redis has it
+	if err == nil && body.Client == "" {
+		err = mistake("the client is empty")
+	}
+	body.Target.Client = operate.Client{Key: body.Client, Hashed: v.hashOf() == operate.IsHash}
+	return body, err
+}
+
+// subjectClient returns a client. An override needs none of its limits.
+func (h *handler) subjectClient(v *visit, p *plan) (*clientBody, error) {
+	body, err := h.find(v)
+	fault := (*operate.Fault)(nil)
+	if p.Do == "override" && errors.As(err, &fault) && fault.Need == operate.NeedsLimits {
+		err = nil
+	}
+	if err == nil && p.Do == "override" {
+		err = operate.Overridable(body.Info, body.Target.Client)
+	}
+	return body, err
+}
+
+// whom returns who a change is about, in a sentence.
+func (p *plan) whom() string {
+	if p.Everyone {
+		return fmt.Sprintf("all clients of policy %s without an override of their own", shown(p.Policy))
+	}
+	return fmt.Sprintf("client %s under policy %s", shown(p.Target.Client.Key), shown(p.Policy))
+}
+
+func (p *plan) block(v *visit) error {
+	d, err := operate.ParseSpan(v.text("for"))
+	if err != nil {
+		return err
+	}
+	p.Until = time.Now().Add(d)
+	p.Fields = map[string]string{"for": v.text("for")}
+	p.Sentence = fmt.Sprintf("Deny %s everything for %s, until %s, in every process at once.", p.whom(), operate.Span(d),
+		p.Until.UTC().Format("2006-01-02 15:04 MST"))
+	return nil
+}
+
+func (p *plan) reset() error {
+	p.Sentence = fmt.Sprintf("End the block and the ban of %s, and fill its buckets. Its override and its slots stay, "+
+		"and other processes may deny it for a second more.", p.whom())
+	return nil
+}
+
+func (p *plan) override(v *visit) (err error) {
+	if p.Limits, err = limitsOf(v.text("limits")); err == nil && p.Limits == nil {
+		err = mistake("there are no limits; want some such as 100/m, 4 in flight")
+	}
+	if err != nil {
+		return err
+	}
+	at, span := "", v.text("ends")
+	if strings.Contains(span, "T") { // a time, as no duration has it
+		at, span = span, ""
+	}
+	if p.Until, err = operate.ParseUntil(at, span); err != nil {
+		return err
+	}
+	p.Fields = map[string]string{"limits": v.text("limits"), "ends": p.Until.UTC().Format(time.RFC3339)}
+	before := limitsText(p.Info)
+	if p.Target != nil && p.Target.Override != nil {
+		before = operate.LimitsText(p.Target.Override.Limits, nil) + ", of an override"
+	}
+	p.Sentence = fmt.Sprintf("Limit %s to %s instead of %s, until %s, in every process within a second.", p.whom(),
+		operate.LimitsText(p.Limits, nil), before, p.Until.UTC().Format("2006-01-02 15:04 MST"))
+	if kept := p.kept(); kept != "" {
+		p.Sentence += " It keeps " + kept + "."
+	}
+	return nil
+}
+
+// kept returns the slots that an override leaves as they are.
+func (p *plan) kept() string {
+	for _, l := range p.Limits {
+		if l.InFlight > 0 {
+			return ""
+		}
+	}
+	for _, l := range p.Info.Limits {
+		if l.InFlight > 0 {
+			return l.String()
+		}
+	}
+	if operate.HasFunction(p.Info) {
+		return "the slots that the application gives it"
+	}
+	return ""
+}
+
+func (p *plan) end(v *visit) error {
+	all, err := v.Overrides(v.ctx)
+	if err != nil {
+		return err
+	}
+	stored := p.Target.Client.Key
+	for _, o := range all {
+		if o.Policy == p.Policy && o.Client == stored && (o.Client == "") == p.Everyone {
+			whose := "client " + shown(stored)
+			if p.Everyone {
+				whose = "all clients"
+			}
+			p.Sentence = fmt.Sprintf("End the override of policy %s for %s: %s.", shown(p.Policy), whose,
+				shown(operate.OverrideText(o)))
+			return nil
+		}
+	}
+	return mistake("policy %q has no such override any more", p.Policy)
+}
+
+// confirm asks whether a change is meant.
+func (h *handler) confirm(v *visit) error {
+	p, err := h.planOf(v)
+	if err != nil {
+		return err
+	}
+	return v.show("confirm", "Is that right?", p)
+}
+
+// change makes a change, and shows what has become of it. What Redis has not confirmed is not said to be done.
+func (h *handler) change(v *visit) error {
+	p, err := h.planOf(v)
+	if err != nil {
+		return err
+	}
+	_, err = bounded(v, func(context.Context) (struct{}, error) { return struct{}{}, h.make(v, p) })
+	h.log(v, p, err)
+	switch {
+	case isMistake(err):
+		return err
+	case err != nil:
+		v.status = http.StatusServiceUnavailable
+		v.notices = append(v.notices, notice{"This is not confirmed, and may have been done all the same.",
+			said(err) + " Look again before you repeat it."})
+		return v.show("unconfirmed", "Not confirmed", p)
+	}
+	v.said = "Done: " + p.Sentence
+	if p.Everyone || p.Do == "end" {
+		variants, err := v.Variants(v.ctx, p.Policy)
+		if isMistake(err) {
+			return v.show("done", "Done", nil)
+		}
+		return h.showPolicy(v, p.Policy, variants)
+	}
+	body, err := h.find(v) // its override is new
+	if err != nil {
+		return v.show("done", "Done", nil)
+	}
+	return h.showClient(v, body)
+}
+
+// make makes a change.
+func (h *handler) make(v *visit, p *plan) error {
+	o := ginlimit.Override{Policy: p.Policy, Limits: p.Limits, Until: p.Until, Note: p.Note}
+	switch p.Do {
+	case "block":
+		return p.Target.Block(v.ctx, time.Until(p.Until))
+	case "reset":
+		return p.Target.Reset(v.ctx)
+	case "end":
+		o = ginlimit.Override{Policy: p.Policy, Client: p.Target.Client.Key} // as Redis has it
+	case "override":
+		o.Client = v.Stored(p.Policy, p.Target.Client)
+	}
+	return v.Change(v.ctx, o)
+}
+
+// log writes who wanted what, and what has become of it. It has the client as Redis has it: with a secret, a hash.
+func (h *handler) log(v *visit, p *plan, err error) {
+	result, level := "done", slog.LevelInfo
+	switch {
+	case isMistake(err):
+		result = "refused"
+	case err != nil:
+		result, level = "not confirmed", slog.LevelWarn
+	}
+	fields := []any{"who", v.who, "change", p.Do, "policy", p.Policy, "note", p.Note, "result", result}
+	if !p.Everyone {
+		fields = append(fields, "client", v.Stored(p.Policy, p.Target.Client))
+	}
+	if p.Limits != nil {
+		fields = append(fields, "limits", operate.LimitsText(p.Limits, nil))
+	}
+	if !p.Until.IsZero() {
+		fields = append(fields, "until", p.Until.UTC().Format(time.RFC3339))
+	}
+	h.logger.Log(v.r.Context(), level, "ginlimit: an operator changes a limit", fields...)
+}
