@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/ginlimit/ginlimit"
@@ -20,7 +21,8 @@ const distance = time.Millisecond
 // ours has the real code decide on requests: a limiter and a client in each process, a Redis in memory, and the clock
 // of a bubble.
 func ours(t *testing.T, c cell, requests []request, options ...ginlimit.PolicyOption) (found outcome) {
-	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+	synctest.Test(t, func(t *testing.T) {
+		b := testkit.NewBubble(t)
 		var calls atomic.Int64
 		policies := make([]*ginlimit.Policy, c.processes)
 		for i := range policies {
