@@ -1,0 +1,37 @@
+package frontier
+
+import "time"
+
+// outcome is what a design did with the requests of a cell.
+type outcome struct {
+	admitted []time.Duration // when
+	calls    int
+}
+
+// decide has a design decide.
+func (d design) decide(processes int, requests []request) (found outcome) {
+	decider := d.start(processes)
+	for _, r := range requests {
+		if decider.allow(r) {
+			found.admitted = append(found.admitted, r.at)
+		}
+	}
+	found.calls = decider.calls()
+	return found
+}
+
+// figures are those of a cell.
+type figures struct {
+	over  float64 // the most admitted beyond the promise, of the limit
+	used  float64 // of what could have been admitted
+	calls float64 // for a decision
+}
+
+// figuresOf judges what was admitted of some requests.
+func (p promise) figuresOf(o outcome, requests []request) figures {
+	return figures{
+		over:  float64(p.over(o.admitted)) / limit,
+		used:  float64(len(o.admitted)) / float64(p.ideal(requests)),
+		calls: float64(o.calls) / float64(len(requests)),
+	}
+}
