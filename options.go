@@ -168,7 +168,6 @@ func (f FailureMode) String() string {
 
 // redisOptions have no effect without Redis.
 var redisOptions = []string{"WithPrefix", "WithTimeout", "WithDenyCache", "WithReplicas", "WithKeySecret",
-
 	"WithFailureMode", "WithLease"}
 
 // onceOptions read as if they added to what was given before.

@@ -51,7 +51,6 @@ var errNoPlans = invalid("the plans were not made by NewPlans")
 // with a context of five seconds; 4,096 more wait. Different sources need different names. The
 // error joins all faults, each an [OptionError].
 func (l *Limiter) NewPlans(name string, life time.Duration,
-
 	source func(ctx context.Context, client string) ([]Limit, error)) (*Plans, error) {
 	if l == nil || l.engine == nil {
 		return nil, errNotMade

@@ -96,9 +96,7 @@ func (c *config) fill(opts []PolicyOption) {
 
 // derivedOptions are those that [Policy.With] replaces.
 var derivedOptions = []string{"WithCost", "WithSettle", "WithRefund", "WithFloor", "WithSkip", "WithAllowList",
-
 	"WithDenyList", "WithQueue", "WithFailureMode", "WithHeaders", "WithHeaderFunc", "WithDeniedHandler",
-
 	"WithErrorHandler", "WithDryRun"}
 
 // With returns a policy with the same name, key, limits, bans and buckets, and with other options:

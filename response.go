@@ -116,9 +116,8 @@ func (s *requestState) listLimits(header http.Header, denied bool) {
 }
 
 // appendDraft appends the Items of a policy.
-func (t *part) appendDraft(policies, limits []byte, fields []httpfields.Limit, denied bool) (morePolicies,
-
-	moreLimits []byte) {
+func (t *part) appendDraft(policies, limits []byte, fields []httpfields.Limit, denied bool) (
+	morePolicies, moreLimits []byte) {
 	list := t.listed(fields, make([]httpfields.Status, 0, 8))
 	window := func(limit int) time.Duration { return t.limits.window(limit, t.ask.Set) }
 	return list.AppendPolicy(policies, window), list.AppendRateLimit(limits, denied)

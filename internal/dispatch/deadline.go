@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// slackPart is the part of its span that a shared context may end late.
+// A shared context ends up to a slackPart-th of its span late.
 const slackPart = 10
 
-// sharedDeadline hands out contexts that end after a span, or up to a slackPart of it later. Calls of
+// sharedDeadline hands out contexts that end after a span, or up to a tenth (slackPart) of it later. Calls of
 // about the same time share one.
 //
 // All its contexts share one timer, too. It is set for the first of them to end that somebody uses, and

@@ -93,3 +93,27 @@ func (e *Engine) take(ctx context.Context, ask *Ask, answer *Answer) (err error)
 	}
 	return nil
 }
+
+// Peek looks at what one token would meet under an Ask.
+func (e *Engine) Peek(ctx context.Context, ask *Ask, answer *Answer) error {
+	return e.look(ctx, ask, answer, limits)
+}
+
+// Status looks at every resource of an Ask, also if a limit prohibits: the answer's Statuses are of
+// one token each.
+func (e *Engine) Status(ctx context.Context, ask *Ask, answer *Answer) error {
+	if answer.reset(); !ask.Set.Counts(rules.All) {
+		return e.Ready(ctx)
+	}
+	ask.Report = rules.ReportFull
+	return e.look(ctx, ask, answer, everything)
+}
+
+// look looks at what one token would meet under an Ask.
+func (e *Engine) look(ctx context.Context, ask *Ask, answer *Answer, at looks) error {
+	n := ask.N
+	ask.N, ask.looks = 1, at
+	err := e.take(ctx, ask, answer)
+	ask.N, ask.looks = n, nothing
+	return err
+}

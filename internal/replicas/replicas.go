@@ -81,7 +81,7 @@ type Config struct {
 type Member struct {
 	Config
 	replica *replica
-	Started atomic.Bool // to decide: Start does nothing
+	Started atomic.Bool // Start was called, and does nothing more
 	ended   atomic.Bool // its limiter has ended, or its client is closed
 	number  int64       // of its attempts to take the slot. The replica's mutex guards it and late
 	late    bool        // Redis has not answered the last attempt, and may still grant it

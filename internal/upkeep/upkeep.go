@@ -41,7 +41,8 @@ type Config struct {
 // nil Upkeep has none.
 type Upkeep struct {
 	Config
-	// Used says that Use does nothing: a decision was made since a task was begun, and none waits for a task.
+	// Used is true if a call of Use would do nothing: a decision was made since a task was begun, and none waits
+	// for a task.
 	Used  atomic.Bool
 	ended atomic.Bool
 	calls atomic.Int32 // of tasks, that have not ended

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/ginlimit/ginlimit/internal/goroutine"
-	"github.com/ginlimit/ginlimit/internal/rules"
 )
 
 // takeWithTrials takes what a request asks for, and decides on its trials at the same time.
@@ -63,28 +62,4 @@ func (e *Engine) takeTrials(ctx context.Context, asks []Ask, answers []Answer) {
 		decisions = append(decisions, d)
 	}
 	e.decideEach(ctx, start, decisions, func(i int, err error) { decisions[i].members[0].answer.Failed = err })
-}
-
-// Peek looks at what one token would meet under an Ask.
-func (e *Engine) Peek(ctx context.Context, ask *Ask, answer *Answer) error {
-	return e.look(ctx, ask, answer, limits)
-}
-
-// Status looks at every resource of an Ask, also if a limit prohibits: the answer's Statuses are of
-// one token each.
-func (e *Engine) Status(ctx context.Context, ask *Ask, answer *Answer) error {
-	if answer.reset(); !ask.Set.Counts(rules.All) {
-		return e.Ready(ctx)
-	}
-	ask.Report = rules.ReportFull
-	return e.look(ctx, ask, answer, everything)
-}
-
-// look looks at what one token would meet under an Ask.
-func (e *Engine) look(ctx context.Context, ask *Ask, answer *Answer, at looks) error {
-	n := ask.N
-	ask.N, ask.looks = 1, at
-	err := e.take(ctx, ask, answer)
-	ask.N, ask.looks = n, nothing
-	return err
 }
