@@ -83,12 +83,16 @@ func (l *Limiter) Overrides(ctx context.Context) ([]Override, error) {
 	}
 	return operate(ctx, l, func(ctx context.Context) (all []Override, err error) {
 		known, err := l.overrides.All(ctx)
+		read := map[string][]Limit{} // by their text, which many have
 		for _, k := range known {
 			o := Override{Policy: k.Policy, Client: k.Client, Until: time.UnixMilli(k.Until), Note: k.Note}
 			if err == nil && time.Now().Before(o.Until) {
-				if o.Limits, err = splitLimits(k.Limits); err != nil { // no fault of who asks
-					err = fmt.Errorf("%w: %v", wire.ErrUnreadable, err)
+				if read[k.Limits] == nil {
+					if read[k.Limits], err = splitLimits(k.Limits); err != nil { // no fault of who asks
+						err = fmt.Errorf("%w: %v", wire.ErrUnreadable, err)
+					}
 				}
+				o.Limits = slices.Clone(read[k.Limits])
 				all = append(all, o)
 			}
 		}

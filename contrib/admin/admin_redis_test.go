@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"syscall"
 	"testing"
@@ -203,13 +204,20 @@ func TestManyPoliciesAndOverrides(t *testing.T) {
 		"client":    func() { s.ok("client", of...) },
 		"confirm":   func() { s.ok("confirm", append(of, "do", "block", "for", "1h")...) },
 		"change":    func() { s.ok("change", append(of, "do", "reset")...) },
+		"override":  func() { s.ok("change", append(of, "do", "override", "limits", "9/h", "ends", "1h")...) },
+		"export":    func() { s.get("export?page=2") },
 	} {
+		var took []time.Duration
 		began := processorTime(t)
-		for range 10 {
+		for range 5 {
+			at := time.Now()
 			look()
+			took = append(took, time.Since(at))
 		}
-		took := (processorTime(t) - began) / 10
-		t.Logf("%-10s %s of a processor", name, took.Round(100*time.Microsecond))
+		used := (processorTime(t) - began) / 5
+		slices.Sort(took)
+		t.Logf("%-10s in %s, the fastest in %s; %s of a processor", name, took[2].Round(100*time.Microsecond),
+			took[0].Round(100*time.Microsecond), used.Round(100*time.Microsecond))
 	}
 	require.Contains(t, s.get(""), "<small>10000</small>")
 }

@@ -1,6 +1,7 @@
 package operate
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -140,8 +141,29 @@ func (o *Operator) Overrides(ctx context.Context) ([]ginlimit.Override, error) {
 
 // Change makes overrides, with clients as Redis has them: all or none.
 func (o *Operator) Change(ctx context.Context, all ...ginlimit.Override) error {
-	o.overrides = nil
-	return o.limiters[0].OverrideAll(ctx, all...)
+	err := o.limiters[0].OverrideAll(ctx, all...)
+	if o.overrides == nil {
+		return err
+	}
+	if err != nil { // they may be in force
+		o.overrides = nil
+		return err
+	}
+	type id struct{ policy, client string }
+	changed := map[id]bool{}
+	for _, c := range all {
+		changed[id{c.Policy, c.Client}] = true
+	}
+	o.overrides = slices.DeleteFunc(o.overrides, func(h ginlimit.Override) bool { return changed[id{h.Policy, h.Client}] })
+	for _, c := range all {
+		if len(c.Limits) > 0 {
+			o.overrides = append(o.overrides, c)
+		}
+	}
+	slices.SortFunc(o.overrides, func(a, b ginlimit.Override) int {
+		return cmp.Or(cmp.Compare(a.Policy, b.Policy), cmp.Compare(a.Client, b.Client))
+	})
+	return nil
 }
 
 // Check returns why Change would not make overrides.
