@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"os"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -15,8 +17,8 @@ func (t *tool) apply() *cobra.Command {
 	var prune, dry bool
 	c := &cobra.Command{
 		Use:   "apply FILE",
-		Short: "Make overrides as a file has them: show what would change, then change all or nothing",
-		Long: `Make overrides as a YAML file has them: show what would change, then change all or nothing.
+		Short: "Make overrides as a file has them: show what would change, then change it",
+		Long: `Make overrides as a YAML file has them: show what would change, then change it.
 
 The file, or "-" for standard input, is a list of at most 1,000 overrides:
 
@@ -27,33 +29,60 @@ The file, or "-" for standard input, is a list of at most 1,000 overrides:
     note: load test
 
 A client that is a hash needs hash: true beside it; one whose name reads as a hash needs hash: false.
-Overrides that the file does not have stay, unless there is --prune.`,
+Overrides that the file does not have stay, unless there is --prune. Those of policies that no process serves yet
+are left out, with exit code 1: apply the file again later.`,
 		Args: cobra.ExactArgs(1),
 		RunE: t.withOperator(func(ctx context.Context, s *session, args []string) error {
 			entries, err := t.readFile(args[0])
 			if err != nil {
 				return err
 			}
-			steps, err := s.Steps(ctx, entries, prune)
-			if err != nil {
+			entries, left, err := s.Served(ctx, entries)
+			switch {
+			case err != nil:
+				return err
+			case len(left) > 0 && prune:
+				return fmt.Errorf("%w; --prune needs all", leftOut(left))
+			}
+			if err := s.apply(ctx, entries, prune, dry); err != nil || len(left) == 0 {
 				return err
 			}
-			if err := t.print(steps, func(w io.Writer) { printSteps(w, steps) }); err != nil || len(steps) == 0 || dry {
-				return err
-			}
-			if err := t.confirm(ctx, fmt.Sprintf("Change %d overrides", len(steps))); err != nil {
-				return err
-			}
-			if err := s.Take(ctx, steps); err != nil {
-				return err
-			}
-			fmt.Fprintln(t.errs, "ginlimit: changed", len(steps), "overrides")
-			return nil
+			return fmt.Errorf("%w; the others are as the file has them: apply it again later", leftOut(left))
 		}),
 	}
 	c.Flags().BoolVar(&prune, "prune", false, "end the overrides that the file does not have")
 	c.Flags().BoolVar(&dry, "dry-run", false, "only show what would change")
 	return c
+}
+
+// leftOut says what of a file waits for processes that serve its policies.
+func leftOut(left map[string]int) error {
+	n := 0
+	for _, of := range left {
+		n += of
+	}
+	return fmt.Errorf("left out %d overrides of policies that no process serves yet: %s", n,
+		listed(slices.Sorted(maps.Keys(left))))
+}
+
+// apply makes the overrides of a file, of which processes serve all policies.
+func (s *session) apply(ctx context.Context, entries []operate.Entry, prune, dry bool) error {
+	steps, err := s.Steps(ctx, entries, prune)
+	if err != nil {
+		return err
+	}
+	t := s.tool
+	if err := t.print(steps, func(w io.Writer) { printSteps(w, steps) }); err != nil || len(steps) == 0 || dry {
+		return err
+	}
+	if err := t.confirm(ctx, fmt.Sprintf("Change %d overrides", len(steps))); err != nil {
+		return err
+	}
+	if err := s.Take(ctx, steps); err != nil {
+		return err
+	}
+	fmt.Fprintln(t.errs, "ginlimit: changed", len(steps), "overrides")
+	return nil
 }
 
 func (t *tool) readFile(name string) ([]operate.Entry, error) {

@@ -14,6 +14,8 @@ import (
 
 const limitUsage = "a limit of the client, such as \"100/m\", of a policy with limits of each client; may be repeated"
 
+const tenantUsage = "tenant, of a policy with shares"
+
 // clientUsage is part of the help of commands that take a client.
 const clientUsage = "CLIENT is as the policy's key function returns it or its methods take it, " +
 	"or a hash and --hash, as\ntop shows it.\n" +
@@ -64,7 +66,7 @@ func (t *tool) status() *cobra.Command {
 		}),
 	}
 	c.Flags().StringArrayVar(&limits, "limit", nil, limitUsage)
-	c.Flags().StringVar(&tenant, "tenant", "", "tenant, of a policy with shares")
+	c.Flags().StringVar(&tenant, "tenant", "", tenantUsage)
 	hash.flag(c.Flags())
 	return c
 }
@@ -96,7 +98,8 @@ func (t *tool) block() *cobra.Command {
 		Use:   "block POLICY CLIENT DURATION",
 		Short: "Deny a client everything for a time such as 15m or 7d",
 		Long: "Deny a client everything for a time such as 15m or 7d, in every process at once. Only unblock ends it\n" +
-			"earlier, or an override of another period.\n\n" + clientUsage,
+			"earlier. A later override of another period suspends it, and override --end brings it back.\n\n" +
+			"Nothing lists blocks: status shows one as RETRY AFTER, and top who was denied.\n\n" + clientUsage,
 		Args: cobra.ExactArgs(3),
 		RunE: t.withOperator(func(ctx context.Context, s *session, args []string) error {
 			d, err := operate.ParseSpan(args[2])
@@ -104,6 +107,9 @@ func (t *tool) block() *cobra.Command {
 				return err
 			}
 			to, err := s.target(ctx, args[0], args[1], hash, limits)
+			if err == nil {
+				err = s.CheckBlock(to.Target, d)
+			}
 			if err != nil {
 				return err
 			}
@@ -123,16 +129,21 @@ func (t *tool) block() *cobra.Command {
 
 func (t *tool) reset() *cobra.Command {
 	var limits []string
+	var tenant string
 	var hash answer
 	c := &cobra.Command{
 		Use:     "reset POLICY CLIENT",
 		Aliases: []string{"unblock"},
 		Short:   "End a client's block and ban, and fill its buckets",
 		Long: "End a client's block and ban, and fill its buckets. Other processes may deny it for a second more.\n\n" +
-			"It ends no override, and frees no slots: see override --end and slots.\n\n" + clientUsage,
+			"It ends no override, and frees no slots: see override --end and slots. Of a policy with shares it is of\n" +
+			"all tenants without --tenant.\n\n" + clientUsage,
 		Args: cobra.ExactArgs(2),
 		RunE: t.withOperator(func(ctx context.Context, s *session, args []string) error {
 			to, err := s.target(ctx, args[0], args[1], hash, limits)
+			if err == nil {
+				to.Target, err = to.Of(tenant)
+			}
 			if err != nil {
 				return err
 			}
@@ -145,6 +156,7 @@ func (t *tool) reset() *cobra.Command {
 			return t.done("reset", to)
 		}),
 	}
+	c.Flags().StringVar(&tenant, "tenant", "", tenantUsage)
 	c.Flags().StringArrayVar(&limits, "limit", nil, limitUsage)
 	hash.flag(c.Flags())
 	return c

@@ -165,7 +165,7 @@ func TestMistakesOfUse(t *testing.T) {
 	r := newRunner(t, "redis://"+testkit.RefusedAddr(t))
 	for text, args := range map[string][]string{
 		`unknown command "nope"`:                     {"nope"},
-		"accepts 1 arg(s), received 0\nusage: ":      {"top"},
+		"give a POLICY":                              {"top"},
 		"unknown flag: --nope":                       {"top", "p", "--nope"},
 		"of Redis: want HOST, HOST:PORT or":          {"top", "p", "--redis", "redis://user:secret@[::1"},
 		"in a password, write / as %2F":              {"top", "p", "--redis", "redis://user:secret/x@a"},

@@ -75,6 +75,15 @@ func word(text string) string {
 	return "$'" + quoted.String() + "'"
 }
 
+// listed returns a list for people.
+func listed(all []string) string {
+	list := make([]string, len(all))
+	for i, one := range all {
+		list[i] = word(one)
+	}
+	return strings.Join(list, ", ")
+}
+
 // escaped returns text without what can move the cursor of a terminal or turn what it shows: each such character but a
 // line break is written as in JSON.
 func escaped(text string) string {

@@ -70,7 +70,7 @@ func (t *tool) override() *cobra.Command {
 		if err := operate.Overridable(info, client); err != nil {
 			return err
 		}
-		return s.override(ctx, args[0], client, args[2:], flags)
+		return s.override(ctx, args[0], info, client, args[2:], flags)
 	}))
 	hash.flag(c.Flags())
 	return c
@@ -86,16 +86,17 @@ func (t *tool) overrideAll() *cobra.Command {
 		Example: `  ginlimit override-all search unlimited --until 2026-12-31T18:00:00Z
   ginlimit override-all search --end`,
 	}, 2, t.withOperator(func(ctx context.Context, s *session, args []string) error {
-		if _, err := s.find(ctx, args[0]); err != nil && !flags.end {
+		info, err := s.find(ctx, args[0])
+		if err != nil && !flags.end {
 			return err
 		}
-		return s.override(ctx, args[0], operate.Client{}, args[1:], flags)
+		return s.override(ctx, args[0], info, operate.Client{}, args[1:], flags)
 	}))
 }
 
-// override makes or ends the override of a client, or of all if it is the zero client.
+// override makes or ends the override of a client, or of all if it is the zero client. The info may be empty if it ends.
 func (s *session) override(
-	ctx context.Context, policy string, of operate.Client, limits []string, flags overriding,
+	ctx context.Context, policy string, info ginlimit.PolicyInfo, of operate.Client, limits []string, flags overriding,
 ) (err error) {
 	o := ginlimit.Override{Policy: policy, Note: flags.note}
 	o.Client = s.Stored(policy, of)
@@ -117,7 +118,9 @@ func (s *session) override(
 		if o.Until, err = until(flags.at, flags.span); err != nil {
 			return err
 		}
-		question = fmt.Sprintf("Override policy %s for %s: %s", word(policy), whom(of.Key), operate.OverrideText(o))
+		if question, err = s.overrideQuestion(ctx, o, info, of); err != nil {
+			return err
+		}
 	}
 	if err := s.tool.confirm(ctx, question); err != nil {
 		return err
@@ -127,6 +130,26 @@ func (s *session) override(
 	}
 	o.Client = of.Key
 	return s.tool.print(operate.WrittenOf(o), func(w io.Writer) { row(w, "done") })
+}
+
+// overrideQuestion returns what to ask before an override is made, or what is wrong with it.
+func (s *session) overrideQuestion(
+	ctx context.Context, o ginlimit.Override, info ginlimit.PolicyInfo, of operate.Client,
+) (string, error) {
+	if err := s.Check(ctx, o); err != nil {
+		return "", err
+	}
+	before, err := s.Before(ctx, info, of)
+	denies := ""
+	switch {
+	case !operate.Prohibits(o.Limits):
+	case o.Client == "":
+		denies = ", which denies everybody without an override of their own"
+	default:
+		denies = ", which denies it everything"
+	}
+	return fmt.Sprintf("Override policy %s for %s%s: %s, instead of %s", word(o.Policy), whom(of.Key), denies,
+		operate.OverrideText(o), before), err
 }
 
 // warnUnlessOverridden says that there is no override to end.
@@ -156,6 +179,11 @@ func (t *tool) overrides() *cobra.Command {
 			list, err := s.File(ctx, policy)
 			if err != nil {
 				return err
+			}
+			if policy != "" && len(list) == 0 {
+				if _, err := s.Variants(ctx, policy); err != nil { // it has none
+					return err
+				}
 			}
 			return t.print(list, func(w io.Writer) {
 				row(w, "POLICY", "CLIENT", "LIMITS", "UNTIL", "NOTE")

@@ -170,8 +170,6 @@ func TestABadLineChangesNothing(t *testing.T) {
 		{"- limits: [9/h]\n  all: true\n  for: 1h\n  for: 2h\n", "line 1: policy is missing\noverride 1, line 4: for is given twice"},
 		{"- policy: login\n  all: true\n  for: 1h\n  until: 2026\n  limits: []\n",
 			"line 4: until: \"2026\" is no time such as"},
-		{"- policy: login\n  all: true\n  limits: 9/h\n  for: 1h\n- policy: logout\n  all: true\n  limits: 9/h\n  for: 1h\n",
-			`line 5: no process serves a policy "logout"`},
 		{"- {policy: login, all: true, limits: 9/h, for: 1h}\n- {policy: login, client: bob, limits: 9/h, for: 1h}\n",
 			`line 2: policy "login" counts by address, and "bob" is none`},
 		{"- {policy: login, all: true, limits: 9/h, for: 1h}\n\n- {policy: login, all: true, limits: 8/h, for: 1h}\n",

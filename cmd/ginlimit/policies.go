@@ -28,6 +28,7 @@ type published struct {
 	Version   string           `json:"version,omitempty"`
 	Processes int              `json:"processes"`
 	Seen      time.Time        `json:"seen"`
+	Override  *operate.Written `json:"override,omitempty"` // for all clients
 }
 
 func (t *tool) policies() *cobra.Command {
@@ -35,7 +36,8 @@ func (t *tool) policies() *cobra.Command {
 		Use:   "policies",
 		Short: "List the policies that processes of the prefix serve",
 		Long: "List the policies that processes of the prefix serve, each variant apart, as during a rollout.\n\n" +
-			"A policy is listed within a second of its first decision, and for three minutes after its last process.\n" +
+			"A policy is listed within a second of its first decision, and for three minutes after its last process:\n" +
+			"SEEN is when a process last said that it serves it. \"now\" are the limits of an override for all clients.\n" +
 			"VERSION is of the application's build. Without version control, set it by\n" +
 			"go build -ldflags \"-X github.com/ginlimit/ginlimit.version=1.4.2\".",
 		Args: cobra.NoArgs,
@@ -44,10 +46,15 @@ func (t *tool) policies() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if names := operate.Differing(all); len(names) > 0 {
+				fmt.Fprintln(t.errs, "ginlimit: processes have different limits or options of", listed(names))
+			}
+			overridden := s.overridden(ctx)
 			list := []published{}
 			for _, p := range all {
 				list = append(list, published{p.Name, append([]ginlimit.Limit{}, p.Limits...), p.Handler, p.Key,
-					append([]string{}, p.Options...), p.Floor, p.Lease.Seconds(), p.Version, p.Processes, p.Seen})
+					append([]string{}, p.Options...), p.Floor, p.Lease.Seconds(), p.Version, p.Processes, p.Seen,
+					overridden[p.Name]})
 			}
 			return t.print(list, func(w io.Writer) {
 				if len(list) == 0 {
@@ -56,12 +63,32 @@ func (t *tool) policies() *cobra.Command {
 				}
 				row(w, "POLICY", "LIMITS", "KEY", "OPTIONS", "VERSION", "PROCESSES", "SEEN")
 				for _, p := range all {
-					row(w, word(p.Name), operate.LimitsText(p.Limits, p.Options), operate.KeyText(p), operate.OptionsText(p),
-						p.Version, p.Processes, operate.Span(time.Since(p.Seen).Truncate(time.Second))+" ago")
+					limits := operate.LimitsText(p.Limits, p.Options)
+					if o := overridden[p.Name]; o != nil {
+						limits += "; now " + operate.LimitsText(o.Limits, nil)
+					}
+					row(w, word(p.Name), limits, operate.KeyText(p), operate.OptionsText(p), p.Version, p.Processes,
+						operate.Span(time.Since(p.Seen).Truncate(time.Second))+" ago")
 				}
 			})
 		}),
 	}
+}
+
+// overridden returns the overrides for all clients by policy. Policies are shown without them, too.
+func (s *session) overridden(ctx context.Context) map[string]*operate.Written {
+	all, err := s.Overrides(ctx)
+	if err != nil {
+		fmt.Fprintln(s.tool.errs, "ginlimit: the overrides cannot be read:", escaped(operate.ErrorText(err)))
+	}
+	found := map[string]*operate.Written{}
+	for _, o := range all {
+		if o.Client == "" {
+			w := operate.WrittenOf(o)
+			found[o.Policy] = &w
+		}
+	}
+	return found
 }
 
 // session is an operator, and the flags of the tool.
@@ -127,8 +154,8 @@ func hinted(err error) error {
 func (s *session) find(ctx context.Context, name string) (ginlimit.PolicyInfo, error) {
 	info, variants, err := s.Find(ctx, name)
 	if variants > 1 {
-		fmt.Fprintf(s.tool.errs, "ginlimit: processes serve %d variants of policy %q; this is about the last seen\n",
-			variants, name)
+		fmt.Fprintf(s.tool.errs, "ginlimit: processes serve policy %s with %d different limits or options; "+
+			"this is about the last seen\n", word(name), variants)
 	}
 	return info, err
 }
@@ -137,7 +164,13 @@ func (s *session) find(ctx context.Context, name string) (ginlimit.PolicyInfo, e
 type target struct{ operate.Target }
 
 // String returns the target as part of a sentence.
-func (t target) String() string { return whom(t.Client.Key) + " under policy " + word(t.Info.Name) }
+func (t target) String() string {
+	text := whom(t.Client.Key) + " under policy " + word(t.Info.Name)
+	if t.Tenant != "" {
+		text = "tenant " + word(t.Tenant) + " of " + text
+	}
+	return text
+}
 
 // target finds a policy and a client. The limits are as given, else as an override or the policy has them.
 func (s *session) target(

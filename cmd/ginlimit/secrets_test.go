@@ -35,7 +35,6 @@ $`, got.errs)
 		"- {policy: nobody, client: c, limits: 1/h, for: 1h}\n"
 	require.Equal(t, `ginlimit: override 1, line 1: policy "login" counts by address, and "user:bob@example.com" is none
 override 2, line 2: policy "login" counts by address, and (a URL, which is not shown) is none
-override 3, line 3: no process serves a policy "nobody"
 `, r.run("apply", "-").errs)
 }
 

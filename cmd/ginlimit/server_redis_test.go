@@ -64,7 +64,7 @@ func TestDoctorOnAHealthyServer(t *testing.T) {
 	}
 	require.Contains(t, r.ok("doctor"), "sliding-window: scripts run")
 
-	take(t, testkit.Must(policies["login"].With(ginlimit.WithDryRun())), "203.0.113.7")
+	take(t, testkit.Must(policies["login"].With(ginlimit.WithFloor(1))), "203.0.113.7")
 	require.True(t, testkit.BecomesTrue(nil, func() bool {
 		_, do := stateOf(r.examined(exitOK), "policies")
 		return strings.Contains(do, "wait for the rollout to end")

@@ -3,10 +3,12 @@ package main
 import (
 	"context"
 	"io"
+	"slices"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
+	"github.com/ginlimit/ginlimit"
 	"github.com/ginlimit/ginlimit/contrib/admin/operate"
 	"github.com/ginlimit/ginlimit/contrib/top"
 )
@@ -39,11 +41,15 @@ func (t *tool) top() *cobra.Command {
 		Long: "List the clients that a policy has denied most in the last ten minutes, or that use most.\n\n" +
 			"The application has to report them, by contrib/top; for --used with its WithUsage. A client had DENIALS\n" +
 			"denials, or up to ERROR fewer; it used TOKENS tokens, or up to ERROR fewer.\n" +
-			"CLIENT can be given to status, block, reset and slots as it is here, with --hash.",
-		Args: cobra.ExactArgs(1),
+			"CLIENT can be given to status, block, reset and slots as it is here, with --hash; but tenants that share\n" +
+			"a limit have no blocks, and a status by the client alone.",
+		Args: cobra.MaximumNArgs(1),
 		RunE: t.withOperator(func(ctx context.Context, s *session, args []string) error {
 			if most < 1 {
 				return usage("--number %d: want at least 1", most)
+			}
+			if len(args) == 0 {
+				return s.errNoPolicy(ctx)
 			}
 			read := top.Denied
 			if used {
@@ -62,7 +68,13 @@ func (t *tool) top() *cobra.Command {
 			for _, c := range clients[:min(len(clients), most)] {
 				list = append(list, ranked{c.Key, c.Hashed, c.Denials, c.Tokens, c.Error})
 			}
-			return t.print(list, func(w io.Writer) { printRanked(w, list, used) })
+			return t.print(list, func(w io.Writer) {
+				if len(list) == 0 {
+					row(w, s.nothingReported(ctx, used))
+					return
+				}
+				printRanked(w, list, used)
+			})
 		}),
 	}
 	c.Flags().IntVarP(&most, "number", "n", most, "how many clients, at most 100")
@@ -70,17 +82,48 @@ func (t *tool) top() *cobra.Command {
 	return c
 }
 
-func printRanked(w io.Writer, list []ranked, used bool) {
-	what, number := "denials are", "DENIALS"
+// errNoPolicy says which policies there are.
+func (s *session) errNoPolicy(ctx context.Context) error {
+	all, err := s.Policies(ctx)
+	if err != nil {
+		return usage("give a POLICY; which there are cannot be read: %w", err)
+	}
+	names := []string{}
+	for _, p := range all {
+		names = append(names, p.Name)
+	}
+	if len(names) == 0 {
+		return usage("give a POLICY; %s", s.Nothing())
+	}
+	return usage("give a POLICY: there are %s", listed(slices.Compact(names)))
+}
+
+// maxAsked is of how many policies reports are looked for.
+const maxAsked = 100
+
+// nothingReported says why there is no client, if the reports of other policies tell.
+func (s *session) nothingReported(ctx context.Context, used bool) string {
+	what, with := "denials", ""
+	reports := func(policy string) bool {
+		minutes, err := top.Minutes(ctx, s.rdb, s.tool.prefix, policy)
+		return err == nil && len(minutes) > 0
+	}
 	if used {
-		what, number = "use is", "TOKENS"
+		what, with = "use", " WithUsage"
+		reports = func(policy string) bool {
+			clients, err := top.Used(ctx, s.rdb, s.tool.prefix, policy)
+			return err == nil && len(clients) > 0
+		}
 	}
-	if len(list) == 0 {
-		with := map[bool]string{true: " WithUsage"}[used]
-		row(w, "no "+what+" reported; does the application use contrib/top"+with+"?")
-		return
+	all, _ := s.Policies(ctx)
+	if slices.ContainsFunc(all[:min(len(all), maxAsked)], func(p ginlimit.PolicyInfo) bool { return reports(p.Name) }) {
+		return "no " + what + " in the last ten minutes, as contrib/top" + with + " reports"
 	}
-	row(w, "CLIENT", number, "ERROR")
+	return "no " + what + " in the last ten minutes, or the application has no contrib/top" + with
+}
+
+func printRanked(w io.Writer, list []ranked, used bool) {
+	row(w, "CLIENT", map[bool]string{false: "DENIALS", true: "TOKENS"}[used], "ERROR")
 	for _, c := range list {
 		row(w, c.argument(), c.Denials+c.Tokens, c.Error) // one is 0
 	}

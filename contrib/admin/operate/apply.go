@@ -90,6 +90,20 @@ type Step struct {
 // Override returns the override that the step makes or ends, as Redis has it.
 func (s Step) Override() ginlimit.Override { return s.entry.Override }
 
+// Served returns the entries of policies that processes serve, and how many other entries each other policy has.
+func (o *Operator) Served(ctx context.Context, entries []Entry) (served []Entry, left map[string]int, err error) {
+	known, err := o.Policies(ctx)
+	left = map[string]int{}
+	for _, e := range entries {
+		if slices.ContainsFunc(known, func(p ginlimit.PolicyInfo) bool { return p.Name == e.Policy }) {
+			served = append(served, e)
+		} else {
+			left[e.Policy]++
+		}
+	}
+	return served, left, err
+}
+
 // Steps returns what entries of a file do, or every error in them. With prune, overrides that the file does not have
 // end.
 func (o *Operator) Steps(ctx context.Context, entries []Entry, prune bool) (steps []Step, err error) {
@@ -129,7 +143,7 @@ func (o *Operator) Steps(ctx context.Context, entries []Entry, prune bool) (step
 			steps = append(steps, Step{Change: Ends, Old: &old, entry: end})
 		}
 	}
-	return steps, nil
+	return steps, inFile(steps, o.Check(ctx, overridesOf(steps)...))
 }
 
 // fit returns entries with clients as their policies know them, or every error in them.
@@ -180,11 +194,18 @@ func (o *Operator) resolve(e *Entry, of ginlimit.PolicyInfo) (err error) {
 
 // Take takes steps, all or none. An error names the entries of the file.
 func (o *Operator) Take(ctx context.Context, steps []Step) error {
-	var all []ginlimit.Override
+	return inFile(steps, o.Change(ctx, overridesOf(steps)...))
+}
+
+func overridesOf(steps []Step) (all []ginlimit.Override) {
 	for _, s := range steps {
 		all = append(all, s.Override())
 	}
-	err := o.Change(ctx, all...)
+	return all
+}
+
+// inFile returns an error of the overrides of steps with the entries of the file.
+func inFile(steps []Step, err error) error {
 	joined, ok := err.(interface{ Unwrap() []error })
 	if !ok {
 		return err

@@ -37,8 +37,11 @@ type Operator struct {
 	overrides []ginlimit.Override
 }
 
-// New returns an operator. It reaches nobody yet.
+// New returns an operator. It reaches nobody yet. Its limiters leave no hook on the client: a page has many.
 func New(rdb redis.UniversalClient, c Config) (*Operator, error) {
+	if one, ok := rdb.(*redis.Client); ok && min(one.Options().ReadTimeout, one.Options().WriteTimeout) >= 0 {
+		rdb = one.WithTimeout(one.Options().ReadTimeout) // a copy on the same connections
+	}
 	o := &Operator{Config: c, rdb: rdb}
 	_, err := o.limiter()
 	return o, err
