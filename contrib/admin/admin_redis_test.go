@@ -53,9 +53,17 @@ func TestRedisIsAway(t *testing.T) {
 				require.NoError(t, process.Signal(signal))
 			})
 			for _, path := range paths {
-				page := s.get(path)
+				got := s.ask("GET", path, nil)
+				page := got.text
 				if !fault.writes {
 					require.Regexp(t, `\b`+fault.says+`\b`, page, path)
+					require.NotContains(t, page, "Redis does not serve this: client.", path)
+					require.NotRegexp(t, `\b0 (found|in force)|<small>0<|<dd>0</dd></div> </dl>|>None|Nobody`, page, path)
+				}
+				if isRead := path != "health" && path != "client"; isRead && !fault.writes {
+					require.Equal(t, http.StatusServiceUnavailable, got.code, path)
+				} else {
+					require.Equal(t, http.StatusOK, got.code, path)
 				}
 				require.NotContains(t, page, addr, path)
 				require.NotContains(t, page, "dial tcp", path)

@@ -166,8 +166,11 @@ func TestOverview(t *testing.T) {
 	s := newSite(t, rdb)
 	require.Contains(t, s.get(""),
 		"No process has served a policy under the prefix &#34;ginlimit&#34; in the last minutes.")
+	require.NotContains(t, s.get(""), "published last")
 	api := s.policy("api", ginlimit.PerMinute(3), byX)
 	s.policy("search", ginlimit.PerHour(100), ginlimit.InFlight(2), byX)
+	require.Regexp(t, `None. Policies were published last .* ago. If Redis has lost its data, blocks and bans are gone, too`,
+		s.get(""))
 	for range 5 {
 		testkit.Must(api.Allow(t.Context(), "alice"))
 	}
@@ -178,7 +181,7 @@ func TestOverview(t *testing.T) {
 	}), s.get(""))
 	page := s.get("")
 	for _, text := range []string{"Redis decides.", "3/m", "100/h, 2 in flight", "900/h", "a launch", "33.3 % denied",
-		`<rect class="denied"`, "read-only"} {
+		"</code>: 2 policies, each in 1 process,", "Processes that share limits without Redis", `<rect class="denied"`, "read-only"} {
 		require.Contains(t, page, text)
 	}
 	require.NotContains(t, page, "alice", "who is denied stands on the policy's page")
@@ -257,7 +260,7 @@ func TestAClient(t *testing.T) {
 
 	override := append(of, "do", "override", "limits", "600/h burst 60", "ends", "2h", "note", "a launch")
 	before, page := s.confirmed(override...)
-	require.Regexp(t, `Limit client alice under policy api to 600/h burst 60 instead of 10/h, 2 in flight, until .* `+
+	require.Regexp(t, `Limit client alice under policy api to 600/h burst 60 instead of 10/h, until .* `+
 		`It keeps 2 in flight\.`, before)
 	require.Contains(t, page, "60 of 60 left", page)
 	require.Contains(t, page, "1 of 2 slots free")
@@ -291,4 +294,18 @@ func TestOverrideForAll(t *testing.T) {
 	require.Empty(t, testkit.Must(s.limiter.Overrides(t.Context())))
 	got := s.post("change", "policy", "api", "all", "yes", "do", "block", "for", "1h")
 	require.Equal(t, http.StatusBadRequest, got.code)
+}
+
+// TestWhyItIsDegraded, before and after it is known.
+func TestWhyItIsDegraded(t *testing.T) {
+	t.Parallel()
+	for why, transitions := range map[string]map[ginlimit.Transition]uint64{
+		"What has opened it is not known yet.": {{To: "half_open"}: 1},
+		"It has opened by: late (once).":       {{To: "open", Reason: ginlimit.ReasonLate}: 1},
+		"It has opened by: late (3 times), network (once).": {{To: "open", Reason: ginlimit.ReasonLate}: 3,
+			{To: "open", Reason: ginlimit.ReasonNetwork}: 1, {To: "closed"}: 4},
+	} {
+		require.Equal(t, "The circuit breaker of 1 of 2 servers is open. "+why+" WithFailureMode decides.",
+			admin.Degraded(ginlimit.Stats{Servers: 2, LostServers: 1, Transitions: transitions}))
+	}
 }

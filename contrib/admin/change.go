@@ -69,11 +69,13 @@ func (h *handler) subject(v *visit, p *plan) (body *clientBody, err error) {
 		return h.subjectClient(v, p)
 	}
 	body = &clientBody{Policy: v.r.PostFormValue("policy"), Target: &operate.Target{}}
-	if body.Info, _, err = v.Find(v.ctx, body.Policy); err != nil && !(ends && isMistake(err)) {
+	if err = body.read(v); err != nil && !(ends && isMistake(err)) {
 		return body, err
 	}
 	if p.Everyone {
-		return body, nil
+		all, err := v.Overrides(v.ctx)
+		body.Target.Override = forAll(all, body.Policy)
+		return body, err
 	}
 	body.Client, err = v.clientOf() // as Redis has it
 	if err == nil && body.Client == "" {
@@ -86,14 +88,19 @@ func (h *handler) subject(v *visit, p *plan) (body *clientBody, err error) {
 // subjectClient returns a client. An override needs none of its limits.
 func (h *handler) subjectClient(v *visit, p *plan) (*clientBody, error) {
 	body, err := h.find(v)
+	if p.Do != "override" {
+		return body, err
+	}
 	fault := (*operate.Fault)(nil)
-	if p.Do == "override" && errors.As(err, &fault) && fault.Need == operate.NeedsLimits {
-		err = nil
+	switch {
+	case err == nil:
+		if err = body.status(v); err != nil && !isMistake(err) {
+			return body, err
+		}
+	case !errors.As(err, &fault) || fault.Need != operate.NeedsLimits:
+		return body, err
 	}
-	if err == nil && p.Do == "override" {
-		err = operate.Overridable(body.Info, body.Target.Client)
-	}
-	return body, err
+	return body, operate.Overridable(body.Info, body.Target.Client)
 }
 
 // whom returns who a change is about, in a sentence.
@@ -112,7 +119,7 @@ func (p *plan) block(v *visit) error {
 	p.Until = time.Now().Add(d)
 	p.Fields = map[string]string{"for": v.text("for")}
 	p.Sentence = fmt.Sprintf("Deny %s everything for %s, until %s, in every process at once.", p.whom(), operate.Span(d),
-		p.Until.UTC().Format("2006-01-02 15:04 MST"))
+		timeText(p.Until)) + p.elsewhere()
 	return nil
 }
 
@@ -137,15 +144,12 @@ func (p *plan) override(v *visit) (err error) {
 		return err
 	}
 	p.Fields = map[string]string{"limits": v.text("limits"), "ends": p.Until.UTC().Format(time.RFC3339)}
-	before := limitsText(p.Info)
-	if p.Target != nil && p.Target.Override != nil {
-		before = operate.LimitsText(p.Target.Override.Limits, nil) + ", of an override"
-	}
 	p.Sentence = fmt.Sprintf("Limit %s to %s instead of %s, until %s, in every process within a second.", p.whom(),
-		operate.LimitsText(p.Limits, nil), before, p.Until.UTC().Format("2006-01-02 15:04 MST"))
+		operate.LimitsText(p.Limits, nil), p.instead(), timeText(p.Until)) + p.denies()
 	if kept := p.kept(); kept != "" {
 		p.Sentence += " It keeps " + kept + "."
 	}
+	p.Sentence += p.stands()
 	return nil
 }
 
@@ -179,8 +183,12 @@ func (p *plan) end(v *visit) error {
 			if p.Everyone {
 				whose = "all clients"
 			}
-			p.Sentence = fmt.Sprintf("End the override of policy %s for %s: %s.", shown(p.Policy), whose,
-				shown(operate.OverrideText(o)))
+			p.Sentence = fmt.Sprintf("End the override of policy %s for %s: %s until %s", shown(p.Policy), whose,
+				operate.LimitsText(o.Limits, nil), timeText(o.Until))
+			if o.Note != "" {
+				p.Sentence += " (" + shown(o.Note) + ")"
+			}
+			p.Sentence += "."
 			return nil
 		}
 	}
@@ -190,6 +198,9 @@ func (p *plan) end(v *visit) error {
 // confirm asks whether a change is meant.
 func (h *handler) confirm(v *visit) error {
 	p, err := h.planOf(v)
+	if err == nil {
+		err = v.check(p)
+	}
 	if err != nil {
 		return err
 	}
@@ -203,11 +214,7 @@ func (h *handler) change(v *visit) error {
 		return err
 	}
 	_, err = bounded(v, func(context.Context) (struct{}, error) { return struct{}{}, h.make(v, p) })
-	wanted := ginlimit.Override{Policy: p.Policy, Limits: p.Limits, Until: p.Until, Note: p.Note}
-	if !p.Everyone {
-		wanted.Client = v.Stored(p.Policy, p.Target.Client)
-	}
-	h.log(v, p.Do, wanted, err)
+	h.log(v, p.Do, p.wanted(v), err)
 	switch {
 	case isMistake(err):
 		return err
@@ -218,7 +225,7 @@ func (h *handler) change(v *visit) error {
 	v.said = "Done: " + p.Sentence
 	if p.Everyone || p.Do == "end" {
 		variants, err := v.Variants(v.ctx, p.Policy)
-		if isMistake(err) {
+		if err != nil {
 			return v.show("done", "Done", nil)
 		}
 		return h.showPolicy(v, p.Policy, variants)
@@ -230,20 +237,26 @@ func (h *handler) change(v *visit) error {
 	return h.showClient(v, body)
 }
 
+// wanted returns a change as an override, with the client as Redis has it.
+func (p *plan) wanted(v *visit) ginlimit.Override {
+	o := ginlimit.Override{Policy: p.Policy, Limits: p.Limits, Until: p.Until, Note: p.Note}
+	if !p.Everyone {
+		o.Client = v.Stored(p.Policy, p.Target.Client)
+	}
+	return o
+}
+
 // make makes a change.
 func (h *handler) make(v *visit, p *plan) error {
-	o := ginlimit.Override{Policy: p.Policy, Limits: p.Limits, Until: p.Until, Note: p.Note}
 	switch p.Do {
 	case "block":
 		return p.Target.Block(v.ctx, time.Until(p.Until))
 	case "reset":
 		return p.Target.Reset(v.ctx)
 	case "end":
-		o = ginlimit.Override{Policy: p.Policy, Client: p.Target.Client.Key} // as Redis has it
-	case "override":
-		o.Client = v.Stored(p.Policy, p.Target.Client)
+		return v.Change(v.ctx, ginlimit.Override{Policy: p.Policy, Client: p.Target.Client.Key}) // as Redis has it
 	}
-	return v.Change(v.ctx, o)
+	return v.Change(v.ctx, p.wanted(v))
 }
 
 // unconfirmed says that Redis has not confirmed a change.

@@ -2,7 +2,9 @@ package admin
 
 import (
 	"context"
+	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/ginlimit/ginlimit"
 	"github.com/ginlimit/ginlimit/contrib/admin/operate"
@@ -18,13 +20,14 @@ type clientBody struct {
 	Tenant   string
 	Missing  string // what the form lacks
 
-	Info    ginlimit.PolicyInfo
-	Target  *operate.Target // nil before somebody is looked up
-	Results []gauge
-	Allowed bool
-	DryRun  bool
-	Holders []operate.Holder
-	Slots   bool // it may hold some
+	Variants []ginlimit.PolicyInfo
+	Info     ginlimit.PolicyInfo // the one of them that is shown
+	Target   *operate.Target     // nil before somebody is looked up
+	Results  []gauge
+	Allowed  bool
+	DryRun   bool
+	Holders  []operate.Holder
+	Slots    bool // it may hold some
 }
 
 // gauge is a limit of a client, and what is left of it.
@@ -95,7 +98,7 @@ func (h *handler) find(v *visit) (*clientBody, error) {
 	if err != nil {
 		return body, err
 	}
-	if body.Info, _, err = v.Find(v.ctx, body.Policy); err != nil {
+	if err := body.read(v); err != nil {
 		return body, err
 	}
 	of, err := v.Client(body.Info, client, v.hashOf())
@@ -111,17 +114,61 @@ func (h *handler) find(v *visit) (*clientBody, error) {
 	return body, err
 }
 
+// read reads what processes serve of the policy.
+func (b *clientBody) read(v *visit) (err error) {
+	if b.Variants, err = v.Operator.Variants(v.ctx, b.Policy); err == nil {
+		b.Info, _ = operate.LastSeen(b.Variants)
+	}
+	return err
+}
+
+// status reads what the client has left.
+func (b *clientBody) status(v *visit) error {
+	results, err := v.Status(v.ctx, *b.Target, b.Tenant)
+	for _, r := range results {
+		b.Results = append(b.Results, gaugeOf(r))
+	}
+	return err
+}
+
+// Others says what other processes serve, or "".
+func (b *clientBody) Others() string {
+	text := func(p ginlimit.PolicyInfo) string {
+		return strings.TrimSpace(limitsText(p) + " " + operate.OptionsText(p))
+	}
+	processes, texts := map[string]int{}, []string{}
+	for _, p := range b.Variants {
+		processes[text(p)] += p.Processes
+	}
+	own := text(b.Info)
+	for name, n := range processes {
+		if name != own {
+			texts = append(texts, fmt.Sprintf("%s (%s)", name, plural(n, "process", "processes")))
+		}
+	}
+	if len(texts) == 0 {
+		return ""
+	}
+	slices.Sort(texts)
+	return fmt.Sprintf("Processes serve %d variants of the policy: these are the limits of %s (%s); others serve %s.",
+		len(processes), own, plural(processes[own], "process", "processes"), strings.Join(texts, ", "))
+}
+
+func plural(n int, one, more string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, more)
+}
+
 // showClient shows what a client has left.
 func (h *handler) showClient(v *visit, body *clientBody) error {
-	results, err := v.Status(v.ctx, *body.Target, body.Tenant)
+	err := body.status(v)
 	if err != nil {
 		return h.incomplete(v, body, err)
 	}
-	body.Allowed, body.DryRun = true, operate.IsDryRun(body.Info)
-	for _, r := range results {
-		body.Results = append(body.Results, gaugeOf(r))
-		body.Allowed = body.Allowed && r.Allowed
-	}
+	body.DryRun = operate.IsDryRun(body.Info)
+	body.Allowed = !slices.ContainsFunc(body.Results, func(g gauge) bool { return !g.Allowed })
 	isSlots := func(g gauge) bool { return g.Limit.InFlight > 0 }
 	body.Slots = slices.ContainsFunc(body.Results, isSlots) || operate.HasFunction(body.Info)
 	if body.Slots {

@@ -126,7 +126,7 @@ func TestImportSaysWhatItReplaces(t *testing.T) {
 	page := s.upload("- {policy: api, client: bob, limits: 30/h, for: 2h}\n" +
 		"- {policy: api, all: true, limits: [9/h burst 3, 2 in flight], for: 2h, note: '<b>'}\n").text
 	require.Contains(t, page, "1 new, and 1 in place of others. All others stay.")
-	require.Regexp(t, `data-label="In place of"><bdi>20/h until \S+ \(a launch\)`, page)
+	require.Regexp(t, `data-label="In place of">20/h until [-0-9]+ [0-9:]+ UTC \(<bdi>a launch</bdi>\)`, page)
 	require.NotContains(t, page, "<b>'")
 	file := asked(t, page)
 	require.Equal(t, http.StatusMethodNotAllowed, s.ask("GET", "apply?file="+file, nil, "Staff", "ann").code)

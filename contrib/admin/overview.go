@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,13 +25,17 @@ type row struct {
 	Name     string
 	Variants []ginlimit.PolicyInfo
 	Picture  *picture
+	Unknown  bool               // its picture could not be read
+	All      *ginlimit.Override // for all clients, or nil
 }
 
 // release is a version of the application.
 type release struct {
 	Version   string
-	Processes int
+	Policies  int // that it serves
+	Processes int // that serve one of these, at most
 	Seen      time.Time
+	last      string // policy that was counted
 }
 
 // list is a part of a longer list.
@@ -69,8 +74,8 @@ func rowsOf(all []ginlimit.PolicyInfo, filter string) (rows []row) {
 	return rows
 }
 
-// listOf returns the policies that the request asks for, with pictures.
-func (h *handler) listOf(v *visit, all []ginlimit.PolicyInfo) list[row] {
+// listOf returns the policies that the request asks for, with pictures and overrides for all clients.
+func (h *handler) listOf(v *visit, all []ginlimit.PolicyInfo, overrides []ginlimit.Override) list[row] {
 	filter := v.text("name")
 	l := cut(v, rowsOf(all, filter), policiesShown)
 	l.Filter, l.Path = filter, "policies"
@@ -78,11 +83,13 @@ func (h *handler) listOf(v *visit, all []ginlimit.PolicyInfo) list[row] {
 	var fails sync.Once
 	turns := make(chan struct{}, atOnce)
 	for i := range l.Rows {
+		l.Rows[i].All = forAll(overrides, l.Rows[i].Name)
 		turns <- struct{}{}
 		wait.Go(func() {
 			defer func() { <-turns }()
 			var err error
 			if l.Rows[i].Picture, err = h.pictureOf(v, l.Rows[i].Name); err != nil {
+				l.Rows[i].Unknown = true
 				fails.Do(func() { v.failed("The decisions of the last ten minutes cannot be read.", err) })
 			}
 		})
@@ -91,72 +98,80 @@ func (h *handler) listOf(v *visit, all []ginlimit.PolicyInfo) list[row] {
 	return l
 }
 
-// versions returns the versions of the application that serve policies, the latest first.
+// versions returns the versions of the application that serve policies, which are by name, the latest first.
 func versions(all []ginlimit.PolicyInfo) (found []release) {
 	for _, p := range all {
 		i := slices.IndexFunc(found, func(r release) bool { return r.Version == p.Version })
 		if i < 0 {
 			i, found = len(found), append(found, release{Version: p.Version})
 		}
-		found[i].Processes = max(found[i].Processes, p.Processes)
-		if p.Seen.After(found[i].Seen) {
-			found[i].Seen = p.Seen
+		r := &found[i]
+		if r.Policies == 0 || r.last != p.Name {
+			r.Policies, r.last = r.Policies+1, p.Name
+		}
+		r.Processes = max(r.Processes, p.Processes)
+		if p.Seen.After(r.Seen) {
+			r.Seen = p.Seen
 		}
 	}
 	slices.SortFunc(found, func(a, b release) int { return b.Seen.Compare(a.Seen) })
 	return found
 }
 
+// known is what pages of all policies know.
+type known struct {
+	Policies  list[row]
+	Nothing   string // why there are no policies
+	Overrides list[ginlimit.Override]
+	Unknown   struct{ Policies, Overrides bool }
+	all       []ginlimit.PolicyInfo
+}
+
+// known reads policies and overrides.
+func (h *handler) known(v *visit) (k known) {
+	var err error
+	k.all, err = v.Policies(v.ctx)
+	k.Unknown.Policies = v.failed("The policies cannot be read.", err)
+	overrides, err := v.Overrides(v.ctx)
+	k.Unknown.Overrides = v.failed("The overrides cannot be read.", err)
+	if k.Unknown.Policies && k.Unknown.Overrides {
+		v.status = http.StatusServiceUnavailable
+	}
+	k.Policies = h.listOf(v, k.all, overrides)
+	k.Overrides = cut(v, soonest(overrides), fewOverrides)
+	if len(k.all) > 0 || k.Unknown.Policies {
+		return k
+	}
+	k.Nothing = sentence(v.Nothing())
+	if others, err := h.limiter.Policies(v.ctx); err == nil && len(others) > 0 {
+		k.Nothing += " The application's limiter has another prefix: give it to the page by admin.WithPrefix."
+	}
+	return k
+}
+
 // overview is the first page.
 func (h *handler) overview(v *visit) error {
 	body := struct {
-		Policies  list[row]
-		Nothing   string
-		Versions  []release
-		Several   []string // policies of which processes serve several variants
-		Overrides list[ginlimit.Override]
-		Stats     ginlimit.Stats
-		Waiting   int // callers, in this process
-	}{Stats: h.limiter.Stats()}
+		known
+		Versions []release
+		Several  []string // policies of which processes serve several variants
+		Stats    ginlimit.Stats
+		Waiting  int // callers, in this process
+	}{known: h.known(v), Stats: h.limiter.Stats()}
 	for _, n := range body.Stats.Waiting {
 		body.Waiting += n
 	}
-	all := h.known(v, &body.Nothing)
-	body.Policies, body.Versions = h.listOf(v, all), versions(all)
-	for _, r := range rowsOf(all, "") {
+	body.Versions = versions(body.all)
+	for _, r := range rowsOf(body.all, "") {
 		if len(r.Variants) > 1 {
 			body.Several = append(body.Several, r.Name)
 		}
 	}
-	overrides, err := v.Overrides(v.ctx)
-	v.failed("The overrides cannot be read.", err)
-	body.Overrides = cut(v, soonest(overrides), fewOverrides)
 	return v.show("overview", "Limits", body)
 }
 
-// known returns the policies that are served, and why there are none.
-func (h *handler) known(v *visit, nothing *string) []ginlimit.PolicyInfo {
-	all, err := v.Policies(v.ctx)
-	v.failed("The policies cannot be read.", err)
-	if err != nil || len(all) > 0 {
-		return all
-	}
-	*nothing = sentence(v.Nothing())
-	if others, err := h.limiter.Policies(v.ctx); err == nil && len(others) > 0 {
-		*nothing += " The application's limiter has another prefix: give it to the page by admin.WithPrefix."
-	}
-	return nil
-}
-
 // policies is the list of policies, by name.
-func (h *handler) policies(v *visit) error {
-	body := struct {
-		Policies list[row]
-		Nothing  string
-	}{}
-	body.Policies = h.listOf(v, h.known(v, &body.Nothing))
-	return v.show("policies", "Policies", body)
-}
+func (h *handler) policies(v *visit) error { return v.show("policies", "Policies", h.known(v)) }
 
 // soonest returns overrides by their end.
 func soonest(all []ginlimit.Override) []ginlimit.Override {
@@ -164,15 +179,30 @@ func soonest(all []ginlimit.Override) []ginlimit.Override {
 	return all
 }
 
+// forAll returns a policy's override for all clients, or nil.
+func forAll(overrides []ginlimit.Override, policy string) *ginlimit.Override {
+	i := slices.IndexFunc(overrides, func(o ginlimit.Override) bool { return o.Policy == policy && o.Client == "" })
+	if i < 0 {
+		return nil
+	}
+	return &overrides[i]
+}
+
 // overrides is the list of overrides in force.
 func (h *handler) overrides(v *visit) error {
 	all, err := v.Overrides(v.ctx)
-	v.failed("The overrides cannot be read.", err)
+	body := struct {
+		list[ginlimit.Override]
+		Unknown bool
+	}{Unknown: v.failed("The overrides cannot be read.", err)}
+	if body.Unknown {
+		v.status = http.StatusServiceUnavailable
+	}
 	policy := v.text("policy")
 	if policy != "" {
 		all = slices.DeleteFunc(all, func(o ginlimit.Override) bool { return o.Policy != policy })
 	}
-	body := cut(v, soonest(all), overridesShown)
+	body.list = cut(v, soonest(all), overridesShown)
 	body.Policy, body.Path = policy, "overrides"
 	return v.show("overrides", "Overrides", body)
 }

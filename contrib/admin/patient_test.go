@@ -11,3 +11,6 @@ func Patient(page http.Handler, d time.Duration) http.Handler {
 	h.patient = d
 	return &h
 }
+
+// Degraded returns why a limiter is degraded.
+var Degraded = degraded

@@ -22,6 +22,7 @@ type policyBody struct {
 	Used      []top.Client // nobody if the application does not report use
 	Overrides list[ginlimit.Override]
 	All       *ginlimit.Override // for all clients, or nil
+	Unknown   struct{ Picture, Denied, Overrides bool }
 	Secret    bool
 }
 
@@ -29,10 +30,9 @@ type policyBody struct {
 func (h *handler) policy(v *visit) error {
 	name := v.r.FormValue("name")
 	variants, err := v.Variants(v.ctx, name)
-	if isMistake(err) {
+	if err != nil { // nothing of it can be read then
 		return err
 	}
-	v.failed("The policy cannot be read.", err)
 	return h.showPolicy(v, name, variants)
 }
 
@@ -40,20 +40,16 @@ func (h *handler) showPolicy(v *visit, name string, variants []ginlimit.PolicyIn
 	body := policyBody{Name: name, Variants: variants, Secret: slices.ContainsFunc(variants, operate.HasSecret)}
 	var err error
 	body.Picture, err = h.pictureOf(v, name)
-	v.failed("The decisions of the last ten minutes cannot be read.", err)
+	body.Unknown.Picture = v.failed("The decisions of the last ten minutes cannot be read.", err)
 	body.Denied, err = h.most(v, name, top.Denied)
-	v.failed("Who is denied most cannot be read.", err)
+	body.Unknown.Denied = v.failed("Who is denied most cannot be read.", err)
 	body.Used, err = h.most(v, name, top.Used)
 	v.failed("Who uses most cannot be read.", err)
 	all, err := v.Overrides(v.ctx)
-	v.failed("The overrides cannot be read.", err)
+	body.Unknown.Overrides = v.failed("The overrides cannot be read.", err)
 	all = slices.DeleteFunc(all, func(o ginlimit.Override) bool { return o.Policy != name })
-	for _, o := range all {
-		if o.Client == "" {
-			body.All = &o
-		}
-	}
-	body.Overrides = cut(v, soonest(all), clientsShown)
+	all = soonest(all)
+	body.All, body.Overrides = forAll(all, name), cut(v, all, clientsShown)
 	return v.show("policy", "Policy "+shown(name), body)
 }
 

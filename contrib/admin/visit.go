@@ -43,29 +43,44 @@ func (h *handler) notices(v *visit) (all []notice) {
 		all = append(all, notice{"The limiter of this process is closed.",
 			"It decides nothing any more. Other processes may go on."})
 	case err != nil:
+		if strings.HasSuffix(err.Error(), ": "+string(ginlimit.ReasonLate)) { // Ping's errors are text
+			err = context.DeadlineExceeded
+		}
 		all = append(all, notice{"Redis does not answer this process.", said(err)})
 	}
 	if stats.LostServers > 0 {
-		why := []string{}
-		for t, n := range stats.Transitions {
-			if t.To == "open" {
-				why = append(why, fmt.Sprintf("%s (%d times)", t.Reason, n))
-			}
-		}
-		slices.Sort(why)
-		all = append(all, notice{"Degraded: this process decides without Redis.", fmt.Sprintf(
-			"The circuit breaker of %d of %d servers is open. It has opened by: %s. WithFailureMode decides.",
-			stats.LostServers, stats.Servers, strings.Join(why, ", "))})
+		all = append(all, notice{"Degraded: this process decides without Redis.", degraded(stats)})
 	}
 	return all
 }
 
-// failed adds a notice of what could not be read, and the page goes on without it.
-func (v *visit) failed(what string, err error) {
-	if err == nil || v.ctx.Err() != nil && len(v.notices) > 0 { // which says so
-		return
+// degraded says why a limiter decides without Redis.
+func degraded(of ginlimit.Stats) string {
+	var all []string
+	for t, n := range of.Transitions {
+		switch {
+		case t.To != "open":
+		case n == 1:
+			all = append(all, string(t.Reason)+" (once)")
+		default:
+			all = append(all, fmt.Sprintf("%s (%d times)", t.Reason, n))
+		}
 	}
-	v.notices = append(v.notices, notice{what, said(err)})
+	slices.Sort(all)
+	why := "It has opened by: " + strings.Join(all, ", ") + "."
+	if all == nil {
+		why = "What has opened it is not known yet."
+	}
+	return fmt.Sprintf("The circuit breaker of %d of %d servers is open. %s WithFailureMode decides.",
+		of.LostServers, of.Servers, why)
+}
+
+// failed reports whether something could not be read. A notice says so, and the page goes on without it.
+func (v *visit) failed(what string, err error) bool {
+	if err != nil && (v.ctx.Err() == nil || len(v.notices) == 0) { // a notice says that all is late
+		v.notices = append(v.notices, notice{what, said(err)})
+	}
+	return err != nil
 }
 
 // frame is what a template gets.
@@ -102,7 +117,8 @@ func (v *visit) fail(status int, text string) {
 // templates are the pages.
 var templates = template.Must(template.New("").Funcs(template.FuncMap{
 	"text": shown, "span": operate.Span, "limits": limitsText, "key": operate.KeyText, "options": operate.OptionsText,
-	"time":      func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04 MST") },
+	"time":      timeText,
+	"tags":      func(p ginlimit.PolicyInfo) []string { return strings.Fields(operate.OptionsText(p)) },
 	"ago":       func(t time.Time) string { return operate.Span(time.Since(t).Truncate(time.Second)) + " ago" },
 	"downloads": downloadsOf, "code": encodeClient, "count": count, "hash": operate.ReadsAsHash,
 	"form": func(of ...any) map[string]any {
@@ -130,6 +146,9 @@ func shown(text string) string {
 	}
 	return all.String()
 }
+
+// timeText returns a time as all pages show it.
+func timeText(t time.Time) string { return t.UTC().Format("2006-01-02 15:04 MST") }
 
 func limitsText(p ginlimit.PolicyInfo) string { return operate.LimitsText(p.Limits, p.Options) }
 

@@ -15,7 +15,7 @@ async function refresh() {
   if (!box.checked || document.hidden || busy || !getSelection().isCollapsed) return
   try {
     const answer = await fetch(location.href, { credentials: "same-origin" })
-    if (!answer.ok) return
+    if (!answer.ok && answer.status !== 503) return // that page says what is unknown
     const next = new DOMParser().parseFromString(await answer.text(), "text/html").querySelector("main")
     const typed = [...main.querySelectorAll("input:not([type=hidden])")].some(i => i.value !== i.defaultValue)
     if (next && !typed && !main.contains(document.activeElement)) main.replaceChildren(...next.childNodes)

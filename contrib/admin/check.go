@@ -1,0 +1,130 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/contrib/admin/operate"
+)
+
+// check returns why a change will be refused, before anybody is asked to confirm it. It changes nothing.
+func (v *visit) check(p *plan) error {
+	switch p.Do {
+	case "block":
+		return p.unblockable(time.Until(p.Until))
+	case "override":
+		return v.checkOverride(p.wanted(v))
+	}
+	return nil
+}
+
+// unblockable returns why the client cannot be blocked for so long. A context that has ended keeps it from being.
+func (b *clientBody) unblockable(d time.Duration) error {
+	if operate.HasShares(b.Info) {
+		return mistake("a policy WithShares has no blocks; block one beside it in AllOf")
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if err := b.Target.Block(ctx, d); isMistake(err) {
+		return err
+	}
+	return nil
+}
+
+// Unblockable says why the client has no blocks, or "".
+func (b *clientBody) Unblockable() string {
+	if err := b.unblockable(time.Minute); err != nil {
+		return sentence(err.Error())
+	}
+	return ""
+}
+
+// checkOverride returns what is wrong with an override. One of no policy beside it keeps both from being made.
+func (v *visit) checkOverride(o ginlimit.Override) error {
+	err := v.Change(v.ctx, o, ginlimit.Override{})
+	faults, ok := err.(interface{ Unwrap() []error })
+	if !ok || !isMistake(err) {
+		return err
+	}
+	var own []error
+	for _, one := range faults.Unwrap() {
+		if fault := (*ginlimit.OverrideError)(nil); errors.As(one, &fault) && fault.Index == 0 {
+			own = append(own, fault.Err)
+		}
+	}
+	return errors.Join(own...)
+}
+
+// denies says whom limits that allow nothing deny, or "".
+func (p *plan) denies() string {
+	nothing := func(l ginlimit.Limit) bool { return l.Rate == 0 && l.InFlight == 0 }
+	switch {
+	case !slices.ContainsFunc(p.Limits, nothing):
+		return ""
+	case p.Everyone:
+		return " This denies everybody everything."
+	}
+	return " This denies it everything."
+}
+
+// instead returns the limits that an override replaces.
+func (p *plan) instead() string {
+	keeps := p.kept() != ""
+	text := func(limits []ginlimit.Limit, options []string) string {
+		if keeps {
+			limits = slices.DeleteFunc(slices.Clone(limits), func(l ginlimit.Limit) bool { return l.InFlight > 0 })
+		}
+		return operate.LimitsText(limits, options)
+	}
+	if o := p.Target.Override; o != nil {
+		return text(o.Limits, nil) + ", of an override"
+	}
+	var all []string
+	for _, served := range p.Variants {
+		all = append(all, text(served.Limits, served.Options))
+	}
+	slices.Sort(all)
+	return strings.Join(slices.Compact(all), " or ")
+}
+
+// stands says what becomes of a block or a debt of the client under limits of other periods, or "".
+func (p *plan) stands() string {
+	for _, g := range p.Results {
+		if !g.Held || sharesBucket([]ginlimit.Limit{g.Limit}, p.Limits) {
+			continue
+		}
+		end, afterwards := time.Now().Add(g.RetryAfter), ""
+		if end.After(p.Until) {
+			afterwards = ", but again when it ends"
+		}
+		return fmt.Sprintf(" It is denied under %s until %s by a block or a debt: not while the override holds%s.", g.Limit,
+			timeText(end), afterwards)
+	}
+	return ""
+}
+
+// elsewhere says that a block is not known to processes that serve other limits, or "".
+func (p *plan) elsewhere() string {
+	for _, served := range p.Variants {
+		if p.Target.Override == nil && !sharesBucket(p.Info.Limits, served.Limits) {
+			return " Processes that serve limits of another period do not know it."
+		}
+	}
+	return ""
+}
+
+// sharesBucket reports whether a bucket of some limits is one of others, too.
+func sharesBucket(some, others []ginlimit.Limit) bool {
+	bucket := func(l ginlimit.Limit) ginlimit.Limit {
+		return ginlimit.Limit{Period: l.Period, Algorithm: l.Algorithm, Calendar: l.Calendar, InFlight: l.InFlight}
+	}
+	return slices.ContainsFunc(some, func(l ginlimit.Limit) bool {
+		return l.InFlight == 0 &&
+			slices.ContainsFunc(others, func(other ginlimit.Limit) bool { return bucket(other) == bucket(l) })
+	})
+}
