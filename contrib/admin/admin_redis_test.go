@@ -4,6 +4,7 @@ package admin_test
 
 import (
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -119,6 +120,26 @@ func TestAChangeWithoutAnAnswer(t *testing.T) {
 	require.Contains(t, got.text, "This is not confirmed, and may have been done all the same.")
 	require.NotContains(t, got.text, "Done")
 	require.Contains(t, s.log.lines()[0], `note=why result="not confirmed"`)
+}
+
+// TestAChangeThatIsDone is said to be done, also if Redis freezes just after it.
+func TestAChangeThatIsDone(t *testing.T) {
+	t.Parallel()
+	addr, process := testkit.StartRedisProcess(t)
+	rdb := testkit.Connect(t, addr)
+	s := newSite(t, rdb)
+	s.policy("api", ginlimit.PerHour(10), byX)
+	t.Cleanup(func() { _ = process.Signal(syscall.SIGCONT) })
+	of := testkit.Connect(t, addr)
+	of.AddHook(testkit.EveryScript(func(send func() error) error {
+		return errors.Join(send(), process.Signal(syscall.SIGSTOP))
+	}))
+	s.page = admin.Patient(s.pageOf(of), 2*time.Second)
+	got := s.post("change", "policy", "api", "client", "a", "do", "block", "for", "1h")
+	require.Equal(t, http.StatusOK, got.code, got.text)
+	require.Contains(t, got.text, "Done: Deny client a")
+	require.NotContains(t, got.text, "Not done")
+	require.Contains(t, got.text, "What the client has now cannot be read.")
 }
 
 // TestAClosedLimiter and another prefix: the page says so, and stays.

@@ -231,10 +231,14 @@ func (h *handler) change(v *visit) error {
 		return h.showPolicy(v, p.Policy, variants)
 	}
 	body, err := h.find(v) // its override is new
-	if err != nil {
+	if err == nil {
+		err = h.showClient(v, body)
+	}
+	if err != nil { // the change is done all the same
+		v.failed("What the client has now cannot be read.", err)
 		return v.show("done", "Done", nil)
 	}
-	return h.showClient(v, body)
+	return nil
 }
 
 // wanted returns a change as an override, with the client as Redis has it.

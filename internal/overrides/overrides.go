@@ -64,6 +64,7 @@ type Overrides[L any] struct {
 
 	mu    sync.Mutex // guards changes of known, and the fields below
 	gone  int        // overrides in force that were known and are not, as the store does not know what has changed
+	older bool       // some are, as the store is as it was before
 	views []*View[L] // that do not ignore them
 }
 
@@ -142,10 +143,10 @@ func (o *Overrides[L]) look(ctx context.Context) error {
 		}
 	}
 	o.mu.Lock()
-	gone := o.gone
-	o.gone = 0
+	gone, older := o.gone, o.older
+	o.gone, o.older = 0, false
 	o.mu.Unlock()
-	if o.Lost != nil && (publication != "" && !isThere || stamp == "" && gone > 0) {
+	if o.Lost != nil && (publication != "" && !isThere || older) {
 		err = errors.Join(err, o.Lost(ctx, gone))
 	}
 	return err
@@ -207,7 +208,7 @@ func (v *View[L]) InForce() (n int) {
 // store does not know that. It reports whether they are known now: else another read has ended meanwhile. One that
 // cannot be read is left out, and is an error.
 func (o *Overrides[L]) read(ctx context.Context, before *known[L], to string) (isKnown bool, err error) {
-	base, gone := before, 0
+	base, gone, older := before, 0, false
 	texts, stamp, ok, err := o.Store.Since(ctx, before.stamp, to)
 	if err != nil {
 		return false, err
@@ -221,6 +222,7 @@ func (o *Overrides[L]) read(ctx context.Context, before *known[L], to string) (i
 	next, fault := o.next(base, stamp, texts)
 	if !ok {
 		gone = before.missing(next)
+		older = gone > 0 && wire.OverrideTurn(stamp) <= wire.OverrideTurn(before.stamp)
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -228,7 +230,7 @@ func (o *Overrides[L]) read(ctx context.Context, before *known[L], to string) (i
 		return false, nil
 	}
 	o.known.Store(next)
-	o.gone += gone
+	o.gone, o.older = o.gone+gone, o.older || older
 	for _, v := range o.views {
 		v.Any.Store(len(next.policies) > 0)
 		v.Changed()

@@ -6,6 +6,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/ginlimit/ginlimit/internal/dispatch"
 	"github.com/ginlimit/ginlimit/internal/goroutine"
 )
 
@@ -16,8 +17,19 @@ func (s *Store) Ping(ctx context.Context) error {
 	if err == nil {
 		return nil
 	}
-	return errors.New(reason(err))
+	text := reason(err)
+	if text != (late{}).Error() {
+		return errors.New(text)
+	}
+	return late{}
 }
+
+// late is [dispatch.ErrLate] in the word of [reason].
+type late struct{}
+
+func (late) Error() string { return "late" }
+
+func (late) Unwrap() error { return dispatch.ErrLate }
 
 func (s *Store) ping(ctx context.Context) error {
 	switch rdb := s.rdb.(type) {

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/redisstore"
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
@@ -154,6 +155,9 @@ func TestPingNamesTheCause(t *testing.T) {
 					require.ErrorIs(t, err, ginlimit.ErrUnavailable)
 					require.ErrorContains(t, err, row.want)
 					require.NotContains(t, err.Error(), "secret")
+					if row.want == "late" {
+						require.Equal(t, row.want, redisstore.Word(err), "as operators see it")
+					}
 					require.LessOrEqual(t, time.Since(start), 50*time.Millisecond)
 					time.Sleep(20 * time.Second)
 				}

@@ -92,6 +92,33 @@ func (c copied) restore(ctx context.Context, rdb *redis.Client) {
 	}
 }
 
+// TestTheLossOfTheLatestOverridesIsLogged: another master has missed them, and may have changes of its own.
+func TestTheLossOfTheLatestOverridesIsLogged(t *testing.T) {
+	t.Parallel()
+	for name, isChanged := range map[string]bool{"as it was": false, "changed since": true} {
+		testkit.RunInBubble(t, name, func(t *testing.T, b *testkit.Bubble) {
+			var log testkit.Buffer
+			ctx, toLog := t.Context(), ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil)))
+			l, other := testkit.NewOperated(t, b.Redis, toLog), testkit.NewOperated(t, b.Connect(t))
+			p := testkit.NewPolicy(t, l, "api", ginlimit.PerMinute(3))
+			testkit.Must(p.Allow(ctx, "ann"))
+			require.NoError(t, l.Override(ctx, override("old", ginlimit.PerMinute(9))))
+			before := copyOf(ctx, b.Redis)
+			require.NoError(t, l.Override(ctx, override("late", ginlimit.PerMinute(9))))
+			require.NoError(t, l.Override(ctx, override("later", ginlimit.PerMinute(9))))
+			time.Sleep(inForce)
+			require.Empty(t, log.String())
+			before.restore(ctx, b.Redis)
+			if isChanged {
+				require.NoError(t, other.Override(ctx, override("new", ginlimit.PerMinute(9))))
+			}
+			time.Sleep(3 * inForce)
+			require.Equal(t, 1, strings.Count(log.String(), "\n"), log.String())
+			require.Contains(t, log.String(), "overrides=2")
+		})
+	}
+}
+
 // TestProcessesKnowWhatRedisHas, whatever changes it: they themselves at the same time, operators, a FLUSHALL, an
 // eviction of any key, another master that has missed changes, and ends.
 func TestProcessesKnowWhatRedisHas(t *testing.T) {
