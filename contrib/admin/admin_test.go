@@ -223,7 +223,8 @@ func TestALimitOf1PerMinuteByMistake(t *testing.T) {
 		return strings.Contains(s.get(""), "21 allowed") && strings.Contains(s.get(""), "3 allowed, 18 denied")
 	}), s.get(""))
 	require.Regexp(t, `<bdi>bad</bdi></a></th> <td data-label="Limits">1/m.*\(85.7 % denied\).*<bdi>good</bdi>`, s.get(""))
-	require.Regexp(t, `Who is denied most.*<bdi>(alice|bob)</bdi>.*>9<.*<bdi>(alice|bob)</bdi>.*>9<`, s.get("policy?name=bad"))
+	require.Regexp(t, `Who is denied most.*<bdi>(alice|bob)</bdi>.*>9<.*<bdi>(alice|bob)</bdi>.*>9<`,
+		s.get("policy?name=bad"))
 	_, page := s.confirmed("policy", "bad", "all", "yes", "do", "override", "limits", "60/m", "ends", "2h")
 	require.Contains(t, page, "Overridden for all clients:</b> 60/m")
 	require.True(t, testkit.BecomesTrue(nil, func() bool {

@@ -135,7 +135,8 @@ func TestStaffPages(t *testing.T) {
 			p.look(address, "overrides")
 			require.Contains(t, p.text("main"), "a launch")
 			check("an override")
-			p.upload("[{policy: api key, client: nobody, limits: 700/m, for: 2h}, {policy: user, all: true, limits: 4/m, for: 1h}]")
+			p.upload("[{policy: api key, client: nobody, limits: 700/m, for: 2h}, " +
+				"{policy: user, all: true, limits: 4/m, for: 1h}]")
 			require.Contains(t, p.text("main"), "1 new, and 1 in place of others. All others stay.")
 			check("before an import")
 			p.press("form[action=apply] button", kb.Enter, 1)
