@@ -206,9 +206,8 @@ func after(text, mark string) string {
 	return ""
 }
 
-// TestManyPoliciesAndOverrides says what pages cost beside 1,000 policies and 10,000 overrides.
+// TestManyPoliciesAndOverrides says what pages cost beside 1,000 policies and 10,000 overrides, and beside no test.
 func TestManyPoliciesAndOverrides(t *testing.T) {
-	t.Parallel()
 	rdb := testkit.Connect(t, testkit.StartRedis(t))
 	s := newSite(t, rdb)
 	for i := range 1000 {

@@ -210,6 +210,31 @@ func TestARollout(t *testing.T) {
 	require.Contains(t, s.get("policy?name=api"), "2 variants:</b> a rollout")
 }
 
+// TestALimitOf1PerMinuteByMistake: the overview shows which policy suddenly denies nearly all, its limit and version.
+func TestALimitOf1PerMinuteByMistake(t *testing.T) {
+	t.Parallel()
+	rdb, _ := testkit.NewMiniredis(t)
+	s := newSite(t, rdb)
+	good, bad := s.policy("good", ginlimit.PerMinute(60), byX), s.policy("bad", ginlimit.PerMinute(1), byX)
+	for _, client := range []string{"alice", "bob"} {
+		for range 10 {
+			testkit.Must(good.Allow(t.Context(), client))
+			testkit.Must(bad.Allow(t.Context(), client))
+		}
+	}
+	require.True(t, testkit.BecomesTrue(nil, func() bool {
+		return strings.Contains(s.get(""), "21 allowed") && strings.Contains(s.get(""), "3 allowed, 18 denied")
+	}), s.get(""))
+	require.Regexp(t, `<bdi>bad</bdi></a></th> <td data-label="Limits">1/m.*\(85.7 % denied\).*<bdi>good</bdi>`, s.get(""))
+	require.Regexp(t, `Who is denied most.*<bdi>(alice|bob)</bdi>.*>9<.*<bdi>(alice|bob)</bdi>.*>9<`,
+		s.get("policy?name=bad"))
+	_, page := s.confirmed("policy", "bad", "all", "yes", "do", "override", "limits", "60/m", "ends", "2h")
+	require.Contains(t, page, "Overridden for all clients:</b> 60/m")
+	require.True(t, testkit.BecomesTrue(nil, func() bool {
+		return testkit.Must(bad.Allow(t.Context(), "alice")).Limit == ginlimit.PerMinute(60)
+	}), "until the mistake is mended")
+}
+
 // TestMountedAnywhere: all links are relative to the folder of the page.
 func TestMountedAnywhere(t *testing.T) {
 	t.Parallel()

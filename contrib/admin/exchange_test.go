@@ -166,10 +166,9 @@ func TestBadFilesChangeNothing(t *testing.T) {
 		require.NotContains(t, got.text, "Do it")
 		require.NotContains(t, got.text, "<script>.")
 	}
-	far := s.upload("[" + good + ", {policy: api, client: b, limits: 9/h, for: 900d}]").text
-	got := s.post("apply", "file", asked(t, far))
-	require.Equal(t, http.StatusBadRequest, got.code)
-	require.Contains(t, got.text, "Override 2, line 1: an override until")
+	far := s.upload("[" + good + ", {policy: api, client: b, limits: 9/h, for: 900d}]")
+	require.Equal(t, http.StatusBadRequest, far.code)
+	require.Contains(t, far.text, "Override 2, line 1: an override until")
 	for _, got := range []answer{s.post("import"), s.post("apply", "file", "!")} {
 		require.Equal(t, http.StatusBadRequest, got.code)
 	}

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -87,6 +88,17 @@ func (p page) sendForm(form string, fields ...string) {
 	p.until("another page", `window.before === undefined && document.readyState === 'complete'`)
 }
 
+// upload chooses a file on the page of overrides, and sends it by the keyboard.
+func (p page) upload(file string) {
+	p.t.Helper()
+	p.run(`window.before = true
+		const files = new DataTransfer()
+		files.items.add(new File([` + strconv.Quote(file) + `], 'overrides.yaml'))
+		document.querySelector('[type=file]').files = files.files`)
+	p.press("form[action=import] button", kb.Enter, 1)
+	p.until("another page", `window.before === undefined && document.readyState === 'complete'`)
+}
+
 // TestStaffPages has axe look at each page, in both themes, on a phone and on a desk.
 func TestStaffPages(t *testing.T) {
 	t.Parallel()
@@ -123,6 +135,18 @@ func TestStaffPages(t *testing.T) {
 			p.look(address, "overrides")
 			require.Contains(t, p.text("main"), "a launch")
 			check("an override")
+			p.upload("[{policy: api key, client: nobody, limits: 700/m, for: 2h}, " +
+				"{policy: user, all: true, limits: 4/m, for: 1h}]")
+			require.Contains(t, p.text("main"), "1 new, and 1 in place of others. All others stay.")
+			check("before an import")
+			p.press("form[action=apply] button", kb.Enter, 1)
+			p.until("done", `document.querySelector('.good') !== null`)
+			require.Contains(t, p.text("main"), "700/m")
+			check("after an import")
+			p.look(address, "overrides")
+			p.upload("[{policy: none, all: true, limits: 4/m, for: 1h}]")
+			require.Contains(t, p.text("main"), "Override 1, line 1: no process serves a policy")
+			check("a file with errors")
 			response, err := http.Get("http://staff:secret@" + address + "/staff/policy?name=none")
 			require.NoError(t, err)
 			require.NoError(t, response.Body.Close())
