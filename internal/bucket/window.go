@@ -3,28 +3,24 @@ package bucket
 var (
 	fixedWindow = kind{
 		integers: 5, leasable: true, module: "fixed",
-		charged: chargedFixed, waits: windowWaits, lapsed: windowLapsed,
+		charged: chargedWindow, waits: windowWaits, lapsed: windowLapsed,
 	}
 	slidingWindow = kind{
 		integers: 5, module: "sliding", most: MaxLogged,
-		charged: chargedSliding, waits: windowWaits, lapsed: windowLapsed,
+		charged: chargedWindow, waits: windowWaits, lapsed: windowLapsed,
 	}
 )
 
-func chargedFixed(b *Bucket, s State, charges, n int64) State {
+// chargedWindow ends a window a period after its first charge, or after its last if it slides.
+func chargedWindow(b *Bucket, s State, charges, n int64) State {
 	s.Level += charges * b.Charge(n)
-	if s.Reset == 0 {
-		s.Reset = b.Period + b.Overdraft(n)
+	if s.Reset == 0 || b.Kind == SlidingWindow {
+		s.Reset = max(s.Reset, b.Period+b.Overdraft(n))
 	}
 	if s.More == 0 {
 		s.More = b.Period
 	}
 	return s
-}
-
-func chargedSliding(b *Bucket, s State, charges, n int64) State {
-	s.Reset = max(s.Reset, b.Period+b.Overdraft(n))
-	return chargedFixed(b, s, charges, n)
 }
 
 // windowWaits are the waits of a window, of which a State says all.

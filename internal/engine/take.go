@@ -82,7 +82,7 @@ func (e *Engine) take(ctx context.Context, ask *Ask, answer *Answer) (err error)
 	switch takes := c.Op.Charges > 0; {
 	case ask.Leases && ask.Set.Life > 0 && e.redis != nil && !(takes && ask.Settles):
 		err = e.askLease(ctx, c, ask, answer)
-	case takes && e.isDenied(c, ask):
+	case takes && e.denied != nil && e.isDenied(c, ask):
 		e.judgeDenied(c, ask, answer)
 	default:
 		err = e.askStore(ctx, c, ask, answer)
