@@ -47,7 +47,7 @@ are left out, with exit code 1: apply the file again later.`,
 			if err := s.apply(ctx, entries, prune, dry); err != nil || len(left) == 0 {
 				return err
 			}
-			return fmt.Errorf("%w; the others are as the file has them: apply it again later", leftOut(left))
+			return fmt.Errorf("%w: apply the file again later", leftOut(left))
 		}),
 	}
 	c.Flags().BoolVar(&prune, "prune", false, "end the overrides that the file does not have")
