@@ -24,6 +24,32 @@ import (
 // paths are all pages that somebody looks at.
 var paths = []string{"", "policies", "policy?name=api", "overrides", "health", "client"}
 
+// looksAround looks at all pages without a Redis, or with one that can be read: they say what is wrong, and show nothing
+// unknown as none.
+func (s *site) looksAround(addr, says string, isRead bool) {
+	t := s.t
+	for _, path := range paths {
+		got := s.ask("GET", path, nil)
+		page := got.text
+		if !isRead {
+			require.Regexp(t, `\b`+says+`\b`, page, path)
+			require.NotContains(t, page, "Redis does not serve this: client.", path)
+			require.NotRegexp(t, `\b0 (found|in force)|<small>0<|<dd>0</dd></div> </dl>|>None|Nobody`, page, path)
+		}
+		if ofRedis := path != "health" && path != "client"; ofRedis && !isRead {
+			require.Equal(t, http.StatusServiceUnavailable, got.code, path)
+		} else {
+			require.Equal(t, http.StatusOK, got.code, path)
+		}
+		require.NotContains(t, page, addr, path)
+		require.NotContains(t, page, "dial tcp", path)
+	}
+	if got := s.ask("GET", "export", nil); !isRead {
+		require.Equal(t, http.StatusServiceUnavailable, got.code)
+		require.Empty(t, got.header.Get("Content-Disposition"))
+	}
+}
+
 // TestRedisIsAway: each page says so, and is there. No change is said to be done.
 func TestRedisIsAway(t *testing.T) {
 	t.Parallel()
@@ -53,26 +79,7 @@ func TestRedisIsAway(t *testing.T) {
 			fault.begin(t, addr, testkit.Connect(t, addr), func(signal syscall.Signal) {
 				require.NoError(t, process.Signal(signal))
 			})
-			for _, path := range paths {
-				got := s.ask("GET", path, nil)
-				page := got.text
-				if !fault.writes {
-					require.Regexp(t, `\b`+fault.says+`\b`, page, path)
-					require.NotContains(t, page, "Redis does not serve this: client.", path)
-					require.NotRegexp(t, `\b0 (found|in force)|<small>0<|<dd>0</dd></div> </dl>|>None|Nobody`, page, path)
-				}
-				if isRead := path != "health" && path != "client"; isRead && !fault.writes {
-					require.Equal(t, http.StatusServiceUnavailable, got.code, path)
-				} else {
-					require.Equal(t, http.StatusOK, got.code, path)
-				}
-				require.NotContains(t, page, addr, path)
-				require.NotContains(t, page, "dial tcp", path)
-			}
-			if got := s.ask("GET", "export", nil); !fault.writes {
-				require.Equal(t, http.StatusServiceUnavailable, got.code)
-				require.Empty(t, got.header.Get("Content-Disposition"))
-			}
+			s.looksAround(addr, fault.says, fault.writes)
 			s.log.lines()
 			file := base64.StdEncoding.EncodeToString([]byte("[{policy: api, client: a, limits: 9/h, for: 1h}]"))
 			got := s.post("apply", "file", file)

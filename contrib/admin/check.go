@@ -1,8 +1,6 @@
 package admin
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -12,59 +10,21 @@ import (
 	"github.com/ginlimit/ginlimit/contrib/admin/operate"
 )
 
-// check returns why a change will be refused, before anybody is asked to confirm it. It changes nothing.
+// check returns why a change will be refused, before anybody is asked to confirm it.
 func (v *visit) check(p *plan) error {
 	switch p.Do {
 	case "block":
-		return p.unblockable(time.Until(p.Until))
+		return v.CheckBlock(*p.Target, time.Until(p.Until))
 	case "override":
-		return v.checkOverride(p.wanted(v))
+		return v.Check(v.ctx, p.wanted(v))
 	}
 	return nil
-}
-
-// unblockable returns why the client cannot be blocked for so long. A context that has ended keeps it from being.
-func (b *clientBody) unblockable(d time.Duration) error {
-	if operate.HasShares(b.Info) {
-		return mistake("a policy WithShares has no blocks; block one beside it in AllOf")
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	if err := b.Target.Block(ctx, d); isMistake(err) {
-		return err
-	}
-	return nil
-}
-
-// Unblockable says why the client has no blocks, or "".
-func (b *clientBody) Unblockable() string {
-	if err := b.unblockable(time.Minute); err != nil {
-		return sentence(err.Error())
-	}
-	return ""
-}
-
-// checkOverride returns what is wrong with an override. One of no policy beside it keeps both from being made.
-func (v *visit) checkOverride(o ginlimit.Override) error {
-	err := v.Change(v.ctx, o, ginlimit.Override{})
-	faults, ok := err.(interface{ Unwrap() []error })
-	if !ok || !isMistake(err) {
-		return err
-	}
-	var own []error
-	for _, one := range faults.Unwrap() {
-		if fault := (*ginlimit.OverrideError)(nil); errors.As(one, &fault) && fault.Index == 0 {
-			own = append(own, fault.Err)
-		}
-	}
-	return errors.Join(own...)
 }
 
 // denies says whom limits that allow nothing deny, or "".
 func (p *plan) denies() string {
-	nothing := func(l ginlimit.Limit) bool { return l.Rate == 0 && l.InFlight == 0 }
 	switch {
-	case !slices.ContainsFunc(p.Limits, nothing):
+	case !operate.Prohibits(p.Limits):
 		return ""
 	case p.Everyone:
 		return " This denies everybody everything."

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/ginlimit/ginlimit"
 	"github.com/ginlimit/ginlimit/contrib/admin/operate"
@@ -26,6 +27,7 @@ type clientBody struct {
 	Results  []gauge
 	Allowed  bool
 	DryRun   bool
+	NoBlock  string // why it cannot be blocked; else ""
 	Holders  []operate.Holder
 	Slots    bool // it may hold some
 }
@@ -166,6 +168,9 @@ func (h *handler) showClient(v *visit, body *clientBody) error {
 	err := body.status(v)
 	if err != nil {
 		return h.incomplete(v, body, err)
+	}
+	if err := v.CheckBlock(*body.Target, time.Minute); err != nil {
+		body.NoBlock = said(err)
 	}
 	body.DryRun = operate.IsDryRun(body.Info)
 	body.Allowed = !slices.ContainsFunc(body.Results, func(g gauge) bool { return !g.Allowed })

@@ -25,10 +25,10 @@ func TestWhatCannotBeIsNotConfirmed(t *testing.T) {
 	s.policy("rate", ginlimit.PerHour(10), byX)
 	s.policy("days", ginlimit.PerCalendar(10, ginlimit.CalendarDay(time.UTC)), byX)
 	for text, form := range map[string][]string{
-		"WithFloor(30) leaves nothing of 20/h": {"policy", "floor", "do", "override", "limits", "20/h", "ends", "2h"},
-		"there are only requests in flight":    {"policy", "slots", "do", "block", "for", "1h"},
-		"is too long under":                    {"policy", "days", "do", "block", "for", "65d"},
-		"at most 366 days ahead":               {"policy", "rate", "do", "override", "limits", "1/h", "ends", "900d"},
+		"WithFloor(30) leaves nothing of 20/h":               {"policy", "floor", "do", "override", "limits", "20/h", "ends", "2h"},
+		"limits requests in flight alone, and has no blocks": {"policy", "slots", "do", "block", "for", "1h"},
+		"is too long under":                                  {"policy", "days", "do", "block", "for", "65d"},
+		"at most 366 days ahead":                             {"policy", "rate", "do", "override", "limits", "1/h", "ends", "900d"},
 		"without its other limits": {"policy", "rate", "do", "override", "limits", "2 in flight", "ends",
 			"2h"},
 	} {
@@ -40,7 +40,7 @@ func TestWhatCannotBeIsNotConfirmed(t *testing.T) {
 	require.Equal(t, http.StatusBadRequest, got.code)
 	require.Empty(t, testkit.Must(s.limiter.Overrides(t.Context())), "nothing is done before it is confirmed")
 	page := s.ok("client", "policy", "slots", "client", "a")
-	require.Contains(t, page, "there are only requests in flight")
+	require.Contains(t, page, "limits requests in flight alone, and has no blocks")
 	require.NotContains(t, page, `value="block"`)
 }
 
@@ -56,11 +56,11 @@ func TestShares(t *testing.T) {
 	page := s.ok("client", of...)
 	before := testkit.Must(upstream.Share("a tenant", 1).Peek(t.Context(), "x")).Remaining
 	require.Contains(t, page, fmt.Sprintf("%d of 100 left", before))
-	require.Contains(t, page, "policy WithShares has no blocks; block one beside it in AllOf")
+	require.Contains(t, page, "is shared by tenants, and has no blocks; an override with the limit prohibited")
 	require.NotContains(t, page, `value="block"`)
 	got := s.post("confirm", append(of, "do", "block", "for", "1h")...)
 	require.Equal(t, http.StatusBadRequest, got.code)
-	require.Contains(t, got.text, "policy WithShares has no blocks")
+	require.Contains(t, got.text, "is shared by tenants, and has no blocks")
 	got = s.post("confirm", append(of, "do", "override", "limits", "9/h, 9/m", "ends", "1h")...)
 	require.Equal(t, http.StatusBadRequest, got.code, got.text)
 	_, page = s.confirmed(append(of, "do", "reset")...)

@@ -154,19 +154,14 @@ func (h *handler) overview(v *visit) error {
 	body := struct {
 		known
 		Versions []release
-		Several  []string // policies of which processes serve several variants
+		Several  []string // policies of which processes have different limits or options
 		Stats    ginlimit.Stats
 		Waiting  int // callers, in this process
 	}{known: h.known(v), Stats: h.limiter.Stats()}
 	for _, n := range body.Stats.Waiting {
 		body.Waiting += n
 	}
-	body.Versions = versions(body.all)
-	for _, r := range rowsOf(body.all, "") {
-		if len(r.Variants) > 1 {
-			body.Several = append(body.Several, r.Name)
-		}
-	}
+	body.Versions, body.Several = versions(body.all), operate.Differing(body.all)
 	return v.show("overview", "Limits", body)
 }
 

@@ -43,9 +43,6 @@ func (h *handler) notices(v *visit) (all []notice) {
 		all = append(all, notice{"The limiter of this process is closed.",
 			"It decides nothing any more. Other processes may go on."})
 	case err != nil:
-		if strings.HasSuffix(err.Error(), ": "+string(ginlimit.ReasonLate)) { // Ping's errors are text
-			err = context.DeadlineExceeded
-		}
 		all = append(all, notice{"Redis does not answer this process.", said(err)})
 	}
 	if stats.LostServers > 0 {
