@@ -2,7 +2,6 @@ package clientkey
 
 import (
 	"net/netip"
-	"strings"
 )
 
 // BitsV4 and BitsV6 are how many bits of an address identify a client. An IPv6 site has at least a
@@ -49,9 +48,15 @@ func Address(addr netip.Addr, v4, v6 int) string {
 // ReadAddress reports whether text reads as an address or a network, and whether [Address] returns
 // it as the key of a client, with [BitsV4] and [BitsV6].
 func ReadAddress(text string) (isAddress, isKey bool) {
-	address, _, _ := strings.Cut(text, "%")
-	if strings.Trim(address, "0123456789abcdefABCDEF:./") != "" { // without the allocations of netip's errors
-		return false, false
+	for _, b := range []byte(text) { // without the allocations of netip's errors
+		switch {
+		case b == '%': // a zone follows
+		case '.' <= b && b <= ':', 'a' <= b|0x20 && b|0x20 <= 'f':
+			continue
+		default:
+			return false, false
+		}
+		break
 	}
 	if addr, err := netip.ParseAddr(text); err == nil {
 		return true, addr.Is4() // which has no other spelling

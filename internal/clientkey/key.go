@@ -16,8 +16,7 @@ import (
 )
 
 const (
-	separator = `|`
-	special   = `|\` // what escapes begin with or stand for
+	separator = `|`  // a part escapes it, and the backslash
 	maxPart   = 1024 // bytes of a part that stands as it is
 )
 
@@ -75,7 +74,9 @@ func Split(key string) (name, part string, ok bool) {
 }
 
 // hasSpecial reports whether a part has to be escaped.
-func hasSpecial(part string) bool { return len(part) <= maxPart && strings.ContainsAny(part, special) }
+func hasSpecial(part string) bool {
+	return len(part) <= maxPart && (strings.IndexByte(part, separator[0]) >= 0 || strings.IndexByte(part, '\\') >= 0)
+}
 
 // hashOf returns what a long part stands as. No escaped text begins with a backslash and a hash mark. It is longer than
 // maxPlain, so that a key with such a part is a hash in Redis, as any long key.
@@ -121,7 +122,7 @@ func (t Text) Append(dst []byte, prefix, key string) []byte {
 	case prefix == "":
 	case len(key) > maxPart:
 		key = hashOf(key)
-	case strings.ContainsAny(key, special):
+	case hasSpecial(key):
 		key = escaper.Replace(key)
 	}
 	dst = append(dst, key...)

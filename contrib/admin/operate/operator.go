@@ -37,11 +37,11 @@ type Operator struct {
 	overrides []ginlimit.Override
 }
 
-// New returns an operator. It reaches nobody yet. Its limiters leave no hook on the client: a page has many.
+// withoutHooks is a client to which a limiter adds no hook. Each page has limiters, and a hook stays with its client.
+type withoutHooks struct{ redis.UniversalClient }
+
+// New returns an operator. It reaches nobody yet.
 func New(rdb redis.UniversalClient, c Config) (*Operator, error) {
-	if one, ok := rdb.(*redis.Client); ok && min(one.Options().ReadTimeout, one.Options().WriteTimeout) >= 0 {
-		rdb = one.WithTimeout(one.Options().ReadTimeout) // a copy on the same connections
-	}
 	o := &Operator{Config: c, rdb: rdb}
 	_, err := o.limiter()
 	return o, err
@@ -57,7 +57,11 @@ func (o *Operator) Close() {
 // limiter returns a limiter of the prefix. Overrides are read and written with clients as Redis has them: what needs
 // other keys gets its secret by an option.
 func (o *Operator) limiter(opts ...ginlimit.LimiterOption) (*ginlimit.Limiter, error) {
-	l, err := ginlimit.NewLimiter(o.rdb, append(opts, ginlimit.WithPrefix(o.Prefix), ginlimit.WithTimeout(o.Timeout),
+	rdb := o.rdb
+	if _, ok := rdb.(*redis.Client); ok {
+		rdb = withoutHooks{rdb}
+	}
+	l, err := ginlimit.NewLimiter(rdb, append(opts, ginlimit.WithPrefix(o.Prefix), ginlimit.WithTimeout(o.Timeout),
 		ginlimit.WithReplicas(1), ginlimit.WithFailureMode(ginlimit.FailClosed), ginlimit.WithDenyCache(0),
 		ginlimit.WithoutOverrides(), ginlimit.WithLogger(slog.New(slog.DiscardHandler)))...)
 	if err == nil {
