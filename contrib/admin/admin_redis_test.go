@@ -62,7 +62,7 @@ func TestRedisIsAway(t *testing.T) {
 		"frozen": {func(_ *testing.T, _ string, _ *redis.Client, signal func(syscall.Signal)) { signal(syscall.SIGSTOP) },
 			"late", false},
 		"gone": {func(_ *testing.T, _ string, _ *redis.Client, signal func(syscall.Signal)) { signal(syscall.SIGKILL) },
-			"(connection.refused|network|late)", false},
+			"(connection.refused|connection.reset|network|late)", false},
 		"a replica": {func(t *testing.T, _ string, rdb *redis.Client, _ func(syscall.Signal)) {
 			require.NoError(t, rdb.ReplicaOf(t.Context(), "127.0.0.1", "1").Err())
 			require.NoError(t, rdb.ConfigSet(t.Context(), "replica-serve-stale-data", "yes").Err())

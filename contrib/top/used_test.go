@@ -6,6 +6,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"net/http"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -104,13 +105,13 @@ func TestUseKeepsItsBounds(t *testing.T) {
 // TestUseCostsNoCallMore than denials do.
 func TestUseCostsNoCallMore(t *testing.T) {
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-		calls := 0
+		var calls atomic.Int64
 		counting := b.Connect(t)
-		counting.AddHook(testkit.EveryCall(func(send func() error) error { calls++; return send() }))
+		counting.AddHook(testkit.EveryCall(func(send func() error) error { calls.Add(1); return send() }))
 		r := start(t, counting, WithUsage())
 		deny(r, "first", "a")
 		time.Sleep(DefaultInterval + time.Millisecond) // so Redis knows the script
-		calls = 0
+		calls.Store(0)
 		for i := range 1000 {
 			client := fmt.Sprint(i % 200)
 			deny(r, "p", client)
@@ -119,13 +120,13 @@ func TestUseCostsNoCallMore(t *testing.T) {
 		}
 		time.Sleep(DefaultInterval)
 		synctest.Wait()
-		require.Equal(t, 1, calls)
+		require.EqualValues(t, 1, calls.Load())
 		require.Len(t, denied(t, b.Redis, "p"), counters)
 		require.Len(t, used(t, b.Redis, "p"), counters)
 		r.Observe(t.Context(), ginlimit.Event{Name: "p", Charged: 5}, "a")
 		time.Sleep(DefaultInterval)
 		synctest.Wait()
-		require.Equal(t, 2, calls)
+		require.EqualValues(t, 2, calls.Load())
 	})
 }
 
