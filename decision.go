@@ -20,7 +20,7 @@ const (
 	undecided phase = iota
 	absent          // a dry run that could not decide
 	bypassed
-	settled // its result does not change any more
+	decided // its result does not change any more
 )
 
 // part is what a request asks of one of its policies, and what was decided.
@@ -172,7 +172,7 @@ func (d *decision) judge(ctx context.Context, failed bool) (denial *part) {
 		if t.phase != undecided || t.answer == nil || !t.answer.Decided || failed && !t.dry {
 			continue
 		}
-		t.phase, t.hash, t.result = settled, t.answer.Hash, t.limits.result(t.answer)
+		t.phase, t.hash, t.result = decided, t.answer.Hash, t.limits.result(t.answer)
 		if t.result.Allowed {
 			continue
 		}
@@ -192,7 +192,7 @@ func (d *decision) judge(ctx context.Context, failed bool) (denial *part) {
 }
 
 // decides reports whether limits of the policy have decided, rather than a list.
-func (t *part) decides() bool { return t.asked && t.phase == settled }
+func (t *part) decides() bool { return t.asked && t.phase == decided }
 
 // record reports to observers what a policy decided.
 func (d *decision) record(ctx context.Context, t *part, outcome Outcome, allowed bool, why failure) {
@@ -211,7 +211,7 @@ func (d *decision) record(ctx context.Context, t *part, outcome Outcome, allowed
 }
 
 // denies reports whether the request is denied by the policy.
-func (t *part) denies() bool { return t.phase == settled && !t.result.Allowed && !t.dry }
+func (t *part) denies() bool { return t.phase == decided && !t.result.Allowed && !t.dry }
 
 // release gives the slots of the request back.
 func (d *decision) release() {
