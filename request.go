@@ -47,7 +47,7 @@ func (s *requestState) serve(c *gin.Context) {
 	if failed == nil {
 		failed, why = none, reason
 	}
-	if d.live < len(d.asks) {
+	if d.trials > 0 {
 		d.leaveOutTrials(func(t *part, why failure) { t.fail(c, s, why) })
 	}
 	denial := d.judge(ctx, failed != nil)
@@ -160,11 +160,8 @@ func (t *part) identify(c *gin.Context, s *requestState) (why failure) {
 	}
 	if p.asks.cost == nil {
 		t.n = 1
-	} else if !t.hasN {
-		t.n, t.hasN = p.asks.cost(c), true
-	}
-	if t.n < 0 {
-		return failure{err: fmt.Errorf("%w: a cost of %d; want at least 0", ErrInvalidArgument, t.n)}
+	} else if err := t.findCost(c); err != nil {
+		return failure{err: err}
 	}
 	if !t.hasKey {
 		t.findKey(c, s)
@@ -198,6 +195,17 @@ func (t *part) prepare(c *gin.Context, s *requestState, found []foundLimits, i i
 		ask.Set = t.limits.rules.Now()
 	}
 	return failure{}
+}
+
+// findCost finds the cost of the request, once.
+func (t *part) findCost(c *gin.Context) error {
+	if !t.hasN {
+		t.n, t.hasN = t.policy.asks.cost(c), true
+	}
+	if t.n < 0 {
+		return fmt.Errorf("%w: a cost of %d; want at least 0", ErrInvalidArgument, t.n)
+	}
+	return nil
 }
 
 // findKey finds the key of the request, once.

@@ -50,6 +50,7 @@ type slots struct {
 
 func newSlots(server Server, running *sync.WaitGroup) *slots {
 	s := &slots{few: MaxInFlight, many: maxHighLatencyInFlight, running: running}
+	s.idle.New = func() any { return newBatch() }
 	if server.OneOfMany {
 		s.few = 1
 	}
@@ -95,11 +96,8 @@ func (s *slots) freeForOne() bool {
 
 // take gives a slot to an empty batch, which is about to leave.
 func (s *slots) take() *Batch {
-	b, ok := s.idle.Get().(*Batch)
-	if !ok {
-		b = newBatch()
-	}
-	b.overdue, b.since = false, time.Now()
+	b := s.idle.Get().(*Batch)
+	b.overdue, b.inline, b.since = false, false, time.Now()
 	s.inFlight = append(s.inFlight, b)
 	s.running.Add(1)
 	return b

@@ -62,10 +62,7 @@ var _ = redis.Cmder.NoRetry
 // Send implements [dispatch.Transport]. Groups share commands where coalescing allows that.
 func (t *transport) Send(ctx context.Context, b *dispatch.Batch) (err error) {
 	s := t.nodes.store
-	p, ok := s.pipelines.Get().(*pipeline)
-	if !ok {
-		p = new(pipeline)
-	}
+	p := s.pipelines.Get().(*pipeline)
 	defer func() {
 		p.reset()
 		s.pipelines.Put(p)
