@@ -139,7 +139,10 @@ func (s *session) overrideQuestion(
 	if err := s.Check(ctx, o); err != nil {
 		return "", err
 	}
-	before, err := s.Before(ctx, info, of)
+	limits, before, err := s.Before(ctx, info, of)
+	if text := operate.LeftOut(limits, o.Limits); text != "" {
+		fmt.Fprintln(s.tool.errs, "ginlimit:", text)
+	}
 	denies := ""
 	switch {
 	case !operate.Prohibits(o.Limits):

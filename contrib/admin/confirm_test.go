@@ -27,14 +27,17 @@ func TestWhatCannotBeIsNotConfirmed(t *testing.T) {
 	for text, form := range map[string][]string{
 		"WithFloor(30) leaves nothing of 20/h":               {"policy", "floor", "do", "override", "limits", "20/h", "ends", "2h"},
 		"limits requests in flight alone, and has no blocks": {"policy", "slots", "do", "block", "for", "1h"},
-		"is too long under":                                  {"policy", "days", "do", "block", "for", "65d"},
+		"a block of 1560h0m0s is too long under":             {"policy", "days", "do", "block", "for", "65d"},
+		"is too long: at most 36500d":                        {"policy", "rate", "do", "block", "for", "40000d"},
 		"at most 366 days ahead":                             {"policy", "rate", "do", "override", "limits", "1/h", "ends", "900d"},
 		"without its other limits": {"policy", "rate", "do", "override", "limits", "2 in flight", "ends",
 			"2h"},
 	} {
-		got := s.post("confirm", append(form, "client", "a")...)
-		require.Equal(t, http.StatusBadRequest, got.code, "%s: %s", text, got.text)
-		require.Contains(t, got.text, text)
+		for _, path := range []string{"confirm", "change"} {
+			got := s.post(path, append(form, "client", "a")...)
+			require.Equal(t, http.StatusBadRequest, got.code, "%s: %s", text, got.text)
+			require.Contains(t, got.text, text)
+		}
 	}
 	got := s.post("confirm", "policy", "floor", "all", "yes", "do", "override", "limits", "20/h", "ends", "2h")
 	require.Equal(t, http.StatusBadRequest, got.code)
@@ -84,7 +87,11 @@ func TestWhatAConfirmationSays(t *testing.T) {
 	page := s.ok("confirm", append(one, "600/m")...)
 	require.Regexp(t, `to 600/m instead of 60/m, until [^.]*\. It keeps 2 in flight\.`, page)
 	require.NotContains(t, page, "denie")
+	require.NotContains(t, page, "will not hold")
 	require.Contains(t, s.ok("confirm", append(one, "600/m, 3 in flight")...), "instead of 60/m, 2 in flight, until")
+	s.policy("quota", ginlimit.PerMinute(60), ginlimit.PerHour(900), byX)
+	require.Regexp(t, `instead of 60/m, 900/h, until [^.]*\. An override replaces all limits: 900/h will not hold\.`,
+		s.ok("confirm", append([]string{"policy", "quota"}, append(one[2:], "600/m")...)...))
 
 	require.NoError(t, api.Block(t.Context(), "a", 3*time.Hour))
 	page = s.ok("confirm", append(one, "600/h")...)

@@ -171,13 +171,14 @@ func (o *Operator) Check(ctx context.Context, all ...ginlimit.Override) error {
 	return o.limiters[0].Traits(traits.Key{}).CheckOverrides(ctx, all)
 }
 
-// Before returns the limits that an override of a client would replace, or of all clients if it is the zero Client.
-func (o *Operator) Before(ctx context.Context, of ginlimit.PolicyInfo, c Client) (string, error) {
+// Before returns the limits that an override of a client would replace, or of all clients if it is the zero Client, and
+// what they are for people.
+func (o *Operator) Before(ctx context.Context, of ginlimit.PolicyInfo, c Client) ([]ginlimit.Limit, string, error) {
 	found, err := o.overrideOf(ctx, of, c)
 	if err != nil || found == nil {
-		return LimitsText(of.Limits, of.Options), err
+		return of.Limits, LimitsText(of.Limits, of.Options), err
 	}
-	return LimitsText(found.Limits, nil) + ", of an override", nil
+	return found.Limits, LimitsText(found.Limits, nil) + ", of an override", nil
 }
 
 // Status returns a Result for each limit of the client. A policy with shares needs a tenant.
