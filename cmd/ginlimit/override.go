@@ -161,7 +161,7 @@ func (s *session) warnUnlessOverridden(ctx context.Context, o ginlimit.Override,
 	if err != nil {
 		return err
 	}
-	same := func(other ginlimit.Override) bool { return other.Policy == o.Policy && other.Client == o.Client }
+	same := func(other operate.Listed) bool { return other.Policy == o.Policy && other.Client == o.Client }
 	if !slices.ContainsFunc(all, same) {
 		fmt.Fprintf(s.tool.errs, "ginlimit: policy %s has no override for %s\n", word(o.Policy), whom(of.Key))
 	}
@@ -179,7 +179,12 @@ func (t *tool) overrides() *cobra.Command {
 			if len(args) > 0 {
 				policy = args[0]
 			}
-			list, err := s.File(ctx, policy)
+			all, err := s.OfPolicy(ctx, policy)
+			if err != nil {
+				return err
+			}
+			slices.SortFunc(all, operate.Listed.Compare)
+			list, err := s.File(ctx, all...)
 			if err != nil {
 				return err
 			}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -75,7 +76,9 @@ func (h *handler) subject(v *visit, p *plan) (body *clientBody, err error) {
 	}
 	if p.Everyone {
 		all, err := v.Overrides(v.ctx)
-		body.Target.Override = forAll(all, body.Policy)
+		if err == nil {
+			body.Target.Override, err = v.ForAll(all, body.Policy)
+		}
 		return body, err
 	}
 	body.Client, err = v.clientOf() // as Redis has it
@@ -177,22 +180,25 @@ func (p *plan) end(v *visit) error {
 		return err
 	}
 	stored := p.Target.Client.Key
-	for _, o := range all {
-		if o.Policy == p.Policy && o.Client == stored && (o.Client == "") == p.Everyone {
-			whose := "client " + shown(stored)
-			if p.Everyone {
-				whose = "all clients"
-			}
-			p.Sentence = fmt.Sprintf("End the override of policy %s for %s: %s until %s", shown(p.Policy), whose,
-				operate.LimitsText(o.Limits, nil), timeText(o.Until))
-			if o.Note != "" {
-				p.Sentence += " (" + shown(o.Note) + ")"
-			}
-			p.Sentence += "."
-			return nil
-		}
+	all = slices.DeleteFunc(all, func(o operate.Listed) bool { return o.Policy != p.Policy || o.Client != stored })
+	read, err := v.Read(all...)
+	switch {
+	case err != nil:
+		return err
+	case len(read) == 0 || (stored == "") != p.Everyone:
+		return mistake("policy %q has no such override any more", p.Policy)
 	}
-	return mistake("policy %q has no such override any more", p.Policy)
+	whose, o := "client "+shown(stored), read[0]
+	if p.Everyone {
+		whose = "all clients"
+	}
+	p.Sentence = fmt.Sprintf("End the override of policy %s for %s: %s until %s", shown(p.Policy), whose,
+		operate.LimitsText(o.Limits, nil), timeText(o.Until))
+	if o.Note != "" {
+		p.Sentence += " (" + shown(o.Note) + ")"
+	}
+	p.Sentence += "."
+	return nil
 }
 
 // confirm asks whether a change is meant.

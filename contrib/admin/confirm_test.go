@@ -109,6 +109,24 @@ func TestWhatAConfirmationSays(t *testing.T) {
 	require.Contains(t, s.get("policies"), "600/h for all clients until")
 }
 
+// TestAPageReadsItsOwnOverrides: of thousands it reads what it shows, so that one that nobody can read is no fault of
+// other pages.
+func TestAPageReadsItsOwnOverrides(t *testing.T) {
+	t.Parallel()
+	rdb, _ := testkit.NewMiniredis(t)
+	s := newSite(t, rdb)
+	s.policy("api", ginlimit.PerHour(10), byX)
+	s.policy("bad", ginlimit.PerHour(10), byX)
+	s.confirmed("policy", "api", "client", "a", "do", "override", "limits", "7/h", "ends", "1h")
+	text := fmt.Sprintf(`{"v":1,"policy":"bad","client":"b","limits":"?","until":%d}`, time.Now().Add(2*time.Hour).UnixMilli())
+	require.NoError(t, rdb.HSet(t.Context(), "ginlimit:{overrides}", "bad|b", text).Err())
+	require.Contains(t, s.ok("client", "policy", "api", "client", "a"), "Override:</b> 7/h until")
+	require.Contains(t, s.get("policy?name=api"), "<small>1</small>")
+	require.Contains(t, s.get("overrides?policy=api"), "7/h")
+	require.Equal(t, http.StatusServiceUnavailable, s.ask("GET", "overrides", nil).code)
+	require.Equal(t, http.StatusServiceUnavailable, s.post("client", "policy", "bad", "client", "b").code)
+}
+
 // TestAClientInARollout: the page says whose limits it shows, and what others serve.
 func TestAClientInARollout(t *testing.T) {
 	t.Parallel()
