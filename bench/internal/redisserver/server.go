@@ -2,6 +2,7 @@
 package redisserver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,9 +26,10 @@ type Server struct {
 	exited  chan struct{}
 }
 
-// Start starts a redis-server without persistence. If there is none to start, the error is [exec.ErrNotFound].
+// Start starts a redis-server, or what REDIS_SERVER names, without persistence. If there is none to start, the error is
+// [exec.ErrNotFound].
 func Start(ctx context.Context) (*Server, error) {
-	binary, err := exec.LookPath("redis-server")
+	binary, err := exec.LookPath(cmp.Or(os.Getenv("REDIS_SERVER"), "redis-server"))
 	if err != nil {
 		return nil, fmt.Errorf("apt-get install redis-server: %w", err)
 	}
