@@ -217,7 +217,7 @@ func (o *Operator) resolve(e *Entry, of ginlimit.PolicyInfo) (err error) {
 	return err
 }
 
-// Take takes steps, all or none. An error names the entries of the file.
+// Take takes steps, as [Operator.Change]. An error names the entries of the file.
 func (o *Operator) Take(ctx context.Context, steps []Step) error {
 	return inFile(steps, o.Change(ctx, overridesOf(steps)...))
 }
