@@ -117,11 +117,6 @@ func readOverrides(entries []overrides.Entry) (all []Override, err error) {
 	return all, nil
 }
 
-// WithoutOverrides ignores overrides, whoever may write them to Redis.
-func WithoutOverrides() LimiterOption {
-	return limiterSetting{"WithoutOverrides", func(c *config) { c.ignoresOverrides = true }}
-}
-
 // operate calls a function that reads or writes for an operator, and leaves it alone when it takes too long. Its
 // error is one of this package.
 func operate[T any](ctx context.Context, l *Limiter, f func(context.Context) (T, error)) (value T, err error) {
