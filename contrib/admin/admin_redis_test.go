@@ -89,7 +89,7 @@ func TestRedisIsAway(t *testing.T) {
 			require.NotContains(t, got.text, "Done")
 			require.Equal(t, http.StatusServiceUnavailable, got.code)
 			if fault.writes {
-				require.Contains(t, got.text, "Wanted: Set overrides, all or none")
+				require.Contains(t, got.text, "Wanted: Set overrides in every")
 				require.Contains(t, s.log.lines()[0], `change=import policy=api note="" result="not confirmed" client=a`)
 			}
 			for _, change := range [][]string{block, {"policy", "api", "client", "a", "do", "reset"},
