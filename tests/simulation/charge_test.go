@@ -49,14 +49,18 @@ func (s *simulation) checkCharges() {
 	}
 }
 
-// checkReturns wants that no more is given back than was taken for callers that waited and left.
+// checkReturns wants that no more is given back than was taken for callers that waited, and left, or tried again after
+// Redis had not answered in time.
 func (s *simulation) checkReturns() {
 	for _, b := range s.counters() {
 		for process := range s.plan.processes {
 			most, back := 0, int64(0)
 			for _, a := range s.answers {
 				left := errors.Is(a.err, context.Canceled) || errors.Is(a.err, context.DeadlineExceeded)
-				if left && a.op == "Wait" && a.process == process && a.key == b.key {
+				if a.op != "Wait" || a.process != process || a.key != b.key {
+					continue
+				}
+				if most += int(a.end.Sub(a.start) / s.plan.timeout); left {
 					most++
 				}
 			}
@@ -66,7 +70,7 @@ func (s *simulation) checkReturns() {
 				}
 			}
 			if back > int64(most) {
-				s.violated("process %d has given %d tokens of %s back, and %d were asked for by callers that left",
+				s.violated("process %d has given %d tokens of %s back, and %d were asked for by callers that left or tried again",
 					process, back, s.server.name(b), most)
 			}
 		}

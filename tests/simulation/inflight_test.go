@@ -356,5 +356,5 @@ func TestSlotSimulation(t *testing.T) {
 				strings.Join(s.trace, "\n"), replaySlots(seed))
 		}
 	}
-	t.Logf("%v", counts)
+	t.Logf("%d seeds: %v", count, counts)
 }

@@ -294,6 +294,8 @@ func TestAllowListNeedsTrustedProxies(t *testing.T) {
 			[]func(*http.Request){testkit.From(other + ":1"), claims(listed)}, []int{200, 429, 429}, false},
 		"nobody is trusted, on both lists": {proxies(), []ginlimit.PolicyOption{deny},
 			[]func(*http.Request){testkit.From(listed + ":1")}, []int{200, 200, 200}, false},
+		"a network of proxies in IPv6's notation, with a prefix of IPv4's": {proxies("::ffff:10.0.0.0/8"), nil, // CVE-2026-90711
+			[]func(*http.Request){testkit.From(other + ":1"), claims(listed)}, []int{200, 429, 429}, false},
 		"behind a proxy": {proxies("10.0.0.0/8"), nil,
 			[]func(*http.Request){testkit.From("10.0.0.1:1"), claims(listed)}, []int{200, 200, 200}, false},
 		"past the proxy": {proxies("10.0.0.0/8"), nil,
