@@ -140,7 +140,7 @@ func (c *countConfig) checkLeft(of *policyLimits) error {
 	}
 	text := "WithFloor(%d) leaves nothing of %s"
 	if c.lease > 0 {
-		text += ", of whose burst WithLease keeps a part: make either smaller"
+		text += "; WithLease keeps some of its burst: make either smaller"
 	}
 	return invalid(text, c.floor, of.prohibited)
 }

@@ -20,7 +20,7 @@ const (
 	undecided phase = iota
 	absent          // a dry run that could not decide
 	bypassed
-	settled // its result does not change any more
+	decided // its result does not change any more
 )
 
 // part is what a request asks of one of its policies, and what was decided.
@@ -45,7 +45,7 @@ type part struct {
 type decision struct {
 	limiter *Limiter // of all policies
 	parts   []part
-	live    int             // how many of the asks are of policies in force: the first ones
+	trials  int             // how many of the last asks are of dry runs
 	asks    []engine.Ask    // in the order in which they are decided, once arranged
 	answers []engine.Answer // to the asks
 	began   time.Time       // if there are observers
@@ -68,8 +68,8 @@ func (d *decision) add(i int) *engine.Ask {
 	if one != nil {
 		d.asks, d.answers, t.answer = one.asks[:], one.answers[:], &one.answers[0]
 		*t.answer = engine.Answer{Statuses: one.statuses[:0]}
-		if !t.dry {
-			d.live = 1
+		if t.dry {
+			d.trials = 1
 		}
 	} else if d.asks == nil {
 		d.asks = make([]engine.Ask, len(d.parts))
@@ -81,7 +81,7 @@ func (d *decision) add(i int) *engine.Ask {
 // arrange brings the questions of several policies into the order in which they are decided: dry runs last.
 func (d *decision) arrange() {
 	var few [4]*part // on the stack
-	order, same := few[:0], true
+	order, same, live := few[:0], true, 0
 	for _, dry := range [...]bool{false, true} {
 		for i := range d.parts {
 			if t := &d.parts[i]; t.ask != nil && t.dry == dry {
@@ -90,9 +90,10 @@ func (d *decision) arrange() {
 			}
 		}
 		if !dry {
-			d.live = len(order)
+			live = len(order)
 		}
 	}
+	d.trials = len(order) - live
 	d.answers = make([]engine.Answer, len(order))
 	if same {
 		d.asks = d.asks[:len(order)]
@@ -103,7 +104,7 @@ func (d *decision) arrange() {
 		d.asks[i] = *t.ask
 		t.ask, t.answer = &d.asks[i], &d.answers[i]
 		t.ask.Leases = false // also if the others are bypassed: those that are not would miss what it holds
-		if i < d.live && d.live > 1 && t.n == 0 && t.ask.Failure == engine.FailClosed {
+		if i < live && live > 1 && t.n == 0 && t.ask.Failure == engine.FailClosed {
 			t.ask.Failure = engine.FailOpen // it passes, and has no say in whether others do
 		}
 	}
@@ -112,7 +113,7 @@ func (d *decision) arrange() {
 // take decides on the request by the policies in force, and by dry runs at the same time. It returns the policy in
 // force that has no decision, and why. The request says how it waits.
 func (d *decision) take(ctx context.Context, r engine.Request) (failed *part, why failure) {
-	r.Asks, r.Answers, r.Trials = d.asks, d.answers, len(d.asks)-d.live
+	r.Asks, r.Answers, r.Trials = d.asks, d.answers, d.trials
 	if len(d.asks) > 0 {
 		if err := d.limiter.engine.Take(ctx, r); err != nil {
 			return d.undecided(err)
@@ -123,7 +124,7 @@ func (d *decision) take(ctx context.Context, r engine.Request) (failed *part, wh
 
 // leaveOutTrials leaves out the dry runs that have no decision. A function learns why.
 func (d *decision) leaveOutTrials(failed func(*part, failure)) {
-	for i := d.live; i < len(d.asks); i++ {
+	for i := len(d.asks) - d.trials; i < len(d.asks); i++ {
 		if a := &d.answers[i]; a.Failed != nil {
 			t := d.partOf(i)
 			t.phase = absent
@@ -172,7 +173,7 @@ func (d *decision) judge(ctx context.Context, failed bool) (denial *part) {
 		if t.phase != undecided || t.answer == nil || !t.answer.Decided || failed && !t.dry {
 			continue
 		}
-		t.phase, t.hash, t.result = settled, t.answer.Hash, t.limits.result(t.answer)
+		t.phase, t.hash, t.result = decided, t.answer.Hash, t.limits.result(t.answer)
 		if t.result.Allowed {
 			continue
 		}
@@ -192,7 +193,7 @@ func (d *decision) judge(ctx context.Context, failed bool) (denial *part) {
 }
 
 // decides reports whether limits of the policy have decided, rather than a list.
-func (t *part) decides() bool { return t.asked && t.phase == settled }
+func (t *part) decides() bool { return t.asked && t.phase == decided }
 
 // record reports to observers what a policy decided.
 func (d *decision) record(ctx context.Context, t *part, outcome Outcome, allowed bool, why failure) {
@@ -211,7 +212,7 @@ func (d *decision) record(ctx context.Context, t *part, outcome Outcome, allowed
 }
 
 // denies reports whether the request is denied by the policy.
-func (t *part) denies() bool { return t.phase == settled && !t.result.Allowed && !t.dry }
+func (t *part) denies() bool { return t.phase == decided && !t.result.Allowed && !t.dry }
 
 // release gives the slots of the request back.
 func (d *decision) release() {

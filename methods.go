@@ -9,6 +9,7 @@ import (
 
 	"github.com/ginlimit/ginlimit/internal/clientkey"
 	"github.com/ginlimit/ginlimit/internal/engine"
+	"github.com/ginlimit/ginlimit/internal/overrides"
 	"github.com/ginlimit/ginlimit/internal/traits"
 )
 
@@ -348,8 +349,8 @@ func (p *Policy) Traits(traits.Key) (traits.Traits[Limit, *Reservation], bool) {
 }
 
 // Traits is for packages of this module.
-func (l *Limiter) Traits(traits.Key) traits.Limiter[Limit, Override] {
-	return traits.Limiter[Limit, Override]{
+func (l *Limiter) Traits(traits.Key) traits.Limiter[Limit, Override, overrides.Entry] {
+	return traits.Limiter[Limit, Override, overrides.Entry]{
 		TakeHashes: func() { l.engine.Keys = clientkey.Hashes() },
 		CheckOverrides: func(ctx context.Context, all []Override) error {
 			_, err := operate(ctx, l, func(ctx context.Context) (struct{}, error) {
@@ -358,6 +359,8 @@ func (l *Limiter) Traits(traits.Key) traits.Limiter[Limit, Override] {
 			})
 			return err
 		},
+		Overrides: func(ctx context.Context) ([]overrides.Entry, error) { return operate(ctx, l, l.inForce) },
+		Read:      readOverrides,
 		CheckBlock: func(limits []Limit, d time.Duration) error {
 			set, err := newLimitSet(limits)
 			if err == nil {

@@ -53,6 +53,19 @@ func (s setting) limiterOption(c *config) {
 	c.defaults = append(c.defaults, s)
 }
 
+// onceSetting is an [Option] that reads as if it added to what was given before.
+type onceSetting setting
+
+func (s onceSetting) policyOption(c *config) {
+	c.requireOnce(s.name)
+	setting(s).policyOption(c)
+}
+
+func (s onceSetting) limiterOption(c *config) {
+	c.requireOnce(s.name)
+	setting(s).limiterOption(c)
+}
+
 // limiterSetting is a [LimiterOption].
 type limiterSetting setting
 
@@ -170,17 +183,11 @@ func (f FailureMode) String() string {
 var redisOptions = []string{"WithPrefix", "WithTimeout", "WithDenyCache", "WithReplicas", "WithKeySecret",
 	"WithFailureMode", "WithLease"}
 
-// onceOptions read as if they added to what was given before.
-var onceOptions = []string{"WithAllowList", "WithDenyList", "WithSkip"}
-
 // apply applies an option, and notes all errors in it. The same option in the list of the limiter is a
 // default, which this one replaces.
 func (c *config) apply(s setting) {
 	c.place(s.name)
-	if slices.Contains(c.used, s.name) {
-		c.require(!slices.Contains(onceOptions, s.name),
-			"%s is given twice, and the second would replace the first; give it once, with all", s.name)
-	} else {
+	if !slices.Contains(c.used, s.name) {
 		c.used = append(c.used, s.name)
 	}
 	s.fill(c)
@@ -197,6 +204,13 @@ func (c *config) place(option string) {
 // require adds an error of the option that is applied unless ok, which it returns.
 func (c *config) require(ok bool, format string, args ...any) bool {
 	return c.requireOf(c.option, ok, format, args...)
+}
+
+// requireOnce adds an error if the list has the option already.
+func (c *config) requireOnce(option string) {
+	c.place(option)
+	c.require(!slices.Contains(c.used, option),
+		"%s is given twice, and the second would replace the first; give it once, with all", option)
 }
 
 // requireOf is require of an option by its name, or of another parameter.
@@ -290,6 +304,11 @@ func WithReplicas(n int) LimiterOption {
 			c.replicas = n
 		}
 	}}
+}
+
+// WithoutOverrides ignores overrides, whoever may write them to Redis.
+func WithoutOverrides() LimiterOption {
+	return limiterSetting{"WithoutOverrides", func(c *config) { c.ignoresOverrides = true }}
 }
 
 // WithFailureMode sets who decides without Redis, by default [FailLocal].

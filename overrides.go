@@ -81,31 +81,39 @@ func (l *Limiter) Overrides(ctx context.Context) ([]Override, error) {
 	if l == nil || l.engine == nil {
 		return nil, errNotMade
 	}
-	return operate(ctx, l, func(ctx context.Context) (all []Override, err error) {
-		known, err := l.overrides.All(ctx)
-		read := map[string][]Limit{} // by their text, which many have
-		for _, k := range known {
-			o := Override{Policy: k.Policy, Client: k.Client, Until: time.UnixMilli(k.Until), Note: k.Note}
-			if err == nil && time.Now().Before(o.Until) {
-				if read[k.Limits] == nil {
-					if read[k.Limits], err = splitLimits(k.Limits); err != nil { // no fault of who asks
-						err = fmt.Errorf("%w: %v", wire.ErrUnreadable, err)
-					}
-				}
-				o.Limits = slices.Clone(read[k.Limits])
-				all = append(all, o)
-			}
+	return operate(ctx, l, func(ctx context.Context) ([]Override, error) {
+		entries, err := l.inForce(ctx)
+		if err != nil {
+			return nil, err
 		}
-		slices.SortFunc(all, func(a, b Override) int {
-			return cmp.Or(strings.Compare(a.Policy, b.Policy), strings.Compare(a.Client, b.Client))
-		})
-		return all, err
+		slices.SortFunc(entries, overrides.Entry.Compare)
+		return readOverrides(entries)
 	})
 }
 
-// WithoutOverrides ignores overrides, whoever may write them to Redis.
-func WithoutOverrides() LimiterOption {
-	return limiterSetting{"WithoutOverrides", func(c *config) { c.ignoresOverrides = true }}
+// inForce returns the overrides that have not ended, in no order.
+func (l *Limiter) inForce(ctx context.Context) ([]overrides.Entry, error) {
+	all, err := l.overrides.All(ctx)
+	now := time.Now()
+	return slices.DeleteFunc(all, func(e overrides.Entry) bool { return !now.Before(e.Until) }), err
+}
+
+// readOverrides reads overrides of a list.
+func readOverrides(entries []overrides.Entry) (all []Override, err error) {
+	read := map[string][]Limit{} // by their text, which many have
+	for _, e := range entries {
+		o, err := e.Read()
+		if err != nil {
+			return nil, err
+		}
+		if read[o.Limits] == nil {
+			if read[o.Limits], err = splitLimits(o.Limits); err != nil { // no fault of who asks
+				return nil, fmt.Errorf("%w: %v", wire.ErrUnreadable, err)
+			}
+		}
+		all = append(all, Override{o.Policy, o.Client, slices.Clone(read[o.Limits]), time.UnixMilli(o.Until), o.Note})
+	}
+	return all, nil
 }
 
 // operate calls a function that reads or writes for an operator, and leaves it alone when it takes too long. Its

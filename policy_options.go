@@ -143,7 +143,7 @@ func WithBan(first, longest time.Duration) Option {
 
 // WithSkip bypasses the policy if f returns true: the request is not counted.
 func WithSkip(f func(*gin.Context) bool) Option {
-	return setting{"WithSkip", func(c *config) {
+	return onceSetting{"WithSkip", func(c *config) {
 		c.require(f != nil, "WithSkip: the function is nil")
 		c.exempts.skip = f
 	}}
@@ -155,7 +155,7 @@ func WithSkip(f func(*gin.Context) bool) Option {
 // error.
 func WithAllowList(p ...netip.Prefix) Option {
 	networks, err := clientkey.NewNetworks(p)
-	return setting{"WithAllowList", func(c *config) {
+	return onceSetting{"WithAllowList", func(c *config) {
 		c.require(err == nil, "WithAllowList: %v", err)
 		c.exempts.allowed = networks
 	}}
@@ -165,7 +165,7 @@ func WithAllowList(p ...netip.Prefix) Option {
 // with 403. For temporary bans, prefer [Policy.Block].
 func WithDenyList(p ...netip.Prefix) Option {
 	networks, err := clientkey.NewNetworks(p)
-	return setting{"WithDenyList", func(c *config) {
+	return onceSetting{"WithDenyList", func(c *config) {
 		c.require(err == nil, "WithDenyList: %v", err)
 		c.exempts.denied = networks
 	}}

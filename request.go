@@ -7,8 +7,6 @@ import (
 	"net/http"
 	"reflect"
 	"slices"
-	"sync/atomic"
-	"time"
 
 	"github.com/gin-gonic/gin"
 
@@ -16,88 +14,8 @@ import (
 	"github.com/ginlimit/ginlimit/internal/clientkey"
 	"github.com/ginlimit/ginlimit/internal/engine"
 	"github.com/ginlimit/ginlimit/internal/gintrust"
-	"github.com/ginlimit/ginlimit/internal/httpfields"
 	"github.com/ginlimit/ginlimit/internal/readahead"
-	"github.com/ginlimit/ginlimit/internal/rules"
 )
-
-// handler is the middleware of policies, with what is known of all requests. It leaves out what no policy has.
-type handler struct {
-	limiter  *Limiter // of all policies
-	policies []*Policy
-	exempts  bool // a policy does not count all requests
-	queues   bool // a request may wait
-	settles  bool // a charge is settled once the request was served
-	drafts   bool // RateLimit-Policy and RateLimit list limits
-	reports  bool // these fields, or a function of header fields, need the status of each limit
-	plain    bool // nobody needs the answer of its only policy once the request was answered, unless it has a slot
-}
-
-// newHandler prepares the middleware of policies.
-func newHandler(policies []*Policy) *handler {
-	h := &handler{limiter: policies[0].limiter, policies: policies}
-	for _, p := range policies {
-		h.exempts = h.exempts || p.exempts.any()
-		h.queues = h.queues || p.asks.queue.Length > 0
-		h.settles = h.settles || p.asks.settle != nil
-		h.drafts = h.drafts || p.answers.headers&RateLimitDraft != 0 && !p.dryRun
-		h.reports = h.reports || p.asked.Report >= rules.ReportEvery
-	}
-	h.plain = len(policies) == 1 && !h.queues && !h.settles && !h.reports
-	return h
-}
-
-// requestState is what the policies of one handler have decided on a request, linked to what earlier
-// handlers have. A copy of the [gin.Context] shares it, for as long as it likes: so once it has decided, only
-// deciding and fields change, and the questions and answers of parts.
-type requestState struct {
-	*handler
-	parts    []part
-	deciding *decision                    // nil once nobody needs it: another request has it then
-	asking   *Policy                      // whose key function runs
-	address  *gintrust.Address            // while lists and keys ask for it; nil if one of them does
-	decided  atomic.Bool                  // results do not change any more
-	follows  atomic.Bool                  // another handler has begun to decide since
-	before   atomic.Pointer[requestState] // of the handler that decided before; nil if there is none
-	fields   httpfields.Fields            // memory
-}
-
-// state returns the newest state of a request, which the handler is about to decide on.
-func (h *handler) state(c *gin.Context) (s *requestState) {
-	if len(h.policies) == 1 {
-		one := new(struct {
-			requestState
-			parts [1]part
-		})
-		s, one.requestState.parts = &one.requestState, one.parts[:]
-		if s.deciding, _ = h.limiter.decisions.Get().(*decision); s.deciding == nil {
-			s.deciding = &decision{one: new(memory)}
-		}
-	} else {
-		several := new(struct {
-			requestState
-			decision decision
-			address  gintrust.Address
-		})
-		s, several.deciding, several.requestState.address = &several.requestState, &several.decision, &several.address
-		s.parts = make([]part, len(h.policies))
-	}
-	s.handler, s.asking = h, h.policies[0]
-	s.deciding.limiter, s.deciding.parts = h.limiter, s.parts
-	if h.limiter.observers != nil {
-		s.deciding.began = time.Now()
-	}
-	for i, p := range h.policies {
-		s.parts[i].policy, s.parts[i].dry = p, p.dryRun
-	}
-	last, _ := c.Get(stateKey)
-	if newest, follows := last.(*requestState); follows {
-		newest.follows.Store(true)
-		s.before.Store(newest.orBefore())
-	}
-	c.Set(stateKey, s)
-	return s
-}
 
 // serve decides on a request, and answers it if it is denied.
 func (s *requestState) serve(c *gin.Context) {
@@ -129,7 +47,7 @@ func (s *requestState) serve(c *gin.Context) {
 	if failed == nil {
 		failed, why = none, reason
 	}
-	if d.live < len(d.asks) {
+	if d.trials > 0 {
 		d.leaveOutTrials(func(t *part, why failure) { t.fail(c, s, why) })
 	}
 	denial := d.judge(ctx, failed != nil)
@@ -153,15 +71,6 @@ func (s *requestState) serve(c *gin.Context) {
 	if s.plain && !d.slots {
 		s.end()
 	}
-}
-
-// end gives the memory of the decision to another request. No handler that follows reads it, and no copy of the
-// context; after an error or a panic, the garbage collector has it.
-func (s *requestState) end() {
-	d := s.deciding
-	s.parts[0].ask, s.parts[0].answer, s.deciding = nil, nil, nil
-	*d = decision{one: d.one}
-	s.limiter.decisions.Put(d)
 }
 
 // bypass leaves out the policies that do not count the request. It reports whether the request is over: its
@@ -195,7 +104,7 @@ func (t *part) bypass(c *gin.Context, s *requestState) (over bool) {
 		case p.exempts.allowed.Contains(address.Addr) && p.trust.MayAllow(c, p.limiter.logger, p.name):
 			listed = true
 		case p.exempts.denied.Contains(address.Addr):
-			t.phase, t.result = settled, Result{Name: p.name, RetryAfter: Never, Source: FromPolicy, Cause: CauseList}
+			t.phase, t.result = decided, Result{Name: p.name, RetryAfter: Never, Source: FromPolicy, Cause: CauseList}
 			s.deciding.record(ctx, t, OutcomeDenied, false, failure{})
 			if !p.dryRun {
 				s.link(c)
@@ -251,11 +160,8 @@ func (t *part) identify(c *gin.Context, s *requestState) (why failure) {
 	}
 	if p.asks.cost == nil {
 		t.n = 1
-	} else if !t.hasN {
-		t.n, t.hasN = p.asks.cost(c), true
-	}
-	if t.n < 0 {
-		return failure{err: fmt.Errorf("%w: a cost of %d; want at least 0", ErrInvalidArgument, t.n)}
+	} else if err := t.findCost(c); err != nil {
+		return failure{err: err}
 	}
 	if !t.hasKey {
 		t.findKey(c, s)
@@ -289,6 +195,17 @@ func (t *part) prepare(c *gin.Context, s *requestState, found []foundLimits, i i
 		ask.Set = t.limits.rules.Now()
 	}
 	return failure{}
+}
+
+// findCost finds the cost of the request, once.
+func (t *part) findCost(c *gin.Context) error {
+	if !t.hasN {
+		t.n, t.hasN = t.policy.asks.cost(c), true
+	}
+	if t.n < 0 {
+		return fmt.Errorf("%w: a cost of %d; want at least 0", ErrInvalidArgument, t.n)
+	}
+	return nil
 }
 
 // findKey finds the key of the request, once.

@@ -214,7 +214,7 @@ func (r *Reservation) hold(d *decision, allowed bool) {
 	found := false
 	for i := range d.parts {
 		t := &d.parts[i]
-		if t.phase != settled {
+		if t.phase != decided {
 			continue
 		}
 		if t.result.Allowed && (allowed || t.dry) {

@@ -32,7 +32,7 @@ func (s *requestState) writeHeaders(header http.Header, denial *part) {
 	default:
 		t = &s.parts[0]
 	}
-	if t.phase == settled && !t.policy.dryRun {
+	if t.phase == decided && !t.policy.dryRun {
 		s.report(header, t, true)
 		if t.policy.answers.headerFunc != nil {
 			t.callHeaderFunc(header)

@@ -12,26 +12,36 @@ import (
 	"github.com/ginlimit/ginlimit/bench/internal/redisserver"
 )
 
-// situation is how requests come.
+// situation is how requests come, and what limits them: a name of process/limits.go.
 type situation struct {
 	name              string
 	callers, clients  int
-	denied            bool
+	limits            string
 	requestsOfOneTurn int
 }
 
+// denied limits each client to one request a day.
+const denied = "denied"
+
 // situations take a tenth of a second for each turn, about.
 var situations = []situation{
-	{"1 caller", 1, 1000, false, 2000},
-	{"2 callers", 2, 1000, false, 3000},
-	{"4 callers", 4, 1000, false, 4000},
-	{"16 callers", 16, 1000, false, 10_000},
-	{"64 callers", 64, 1000, false, 20_000},
-	{"512 callers", 512, 1000, false, 30_000},
-	{"one client, 16 callers", 16, 1, false, 15_000},
-	{"one client, 64 callers", 64, 1, false, 40_000},
-	{"one client, 512 callers", 512, 1, false, 60_000},
-	{"denied, 64 callers", 64, 1000, true, 100_000},
+	{"1 caller", 1, 1000, "token", 2000},
+	{"2 callers", 2, 1000, "token", 3000},
+	{"4 callers", 4, 1000, "token", 4000},
+	{"16 callers", 16, 1000, "token", 10_000},
+	{"64 callers", 64, 1000, "token", 20_000},
+	{"512 callers", 512, 1000, "token", 30_000},
+	{"one client, 16 callers", 16, 1, "token", 15_000},
+	{"one client, 64 callers", 64, 1, "token", 40_000},
+	{"one client, 512 callers", 512, 1, "token", 60_000},
+	{"denied, 64 callers", 64, 1000, denied, 100_000},
+	{"three limits, 16 callers", 16, 1000, "limits", 8000},
+	{"AllOf of three, 1 caller", 1, 1000, "policies", 1000},
+	{"AllOf of three, 64 callers", 64, 1000, "policies", 8000},
+	{"slots, 16 callers", 16, 1000, "slots", 5000},
+	{"slots, 16 callers in line for 4", 16, 1, "queue", 5000},
+	{"lease, 64 callers", 64, 10, "lease", 40_000},
+	{"shares, 64 callers", 64, 1000, "shares", 10_000},
 }
 
 // contestant is a process of a version, and its Redis.
@@ -71,7 +81,7 @@ func (c *contestant) close() {
 
 // run runs one turn, and returns the CPU that each decision took in µs, and its allocations.
 func (c *contestant) run(ctx context.Context, s situation) (cpu, allocations float64, err error) {
-	if s.denied { // so that all denials are remembered
+	if s.limits == denied { // so that all denials are remembered
 		if _, err := c.send(s, 0); err != nil {
 			return 0, 0, err
 		}
@@ -105,7 +115,7 @@ type done struct {
 // send tells the process to make n requests.
 func (c *contestant) send(s situation, n int) (d done, err error) {
 	err = json.NewEncoder(c.in).Encode(map[string]any{
-		"Callers": s.callers, "Clients": s.clients, "Requests": n, "Denied": s.denied,
+		"Callers": s.callers, "Clients": s.clients, "Requests": n, "Limits": s.limits,
 	})
 	if err != nil {
 		return d, err

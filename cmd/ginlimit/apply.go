@@ -44,7 +44,7 @@ are left out, with exit code 1: apply the file again later.`,
 			case len(left) > 0 && prune:
 				return fmt.Errorf("%w; --prune needs all", leftOut(left))
 			}
-			if err := s.apply(ctx, entries, prune, dry); err != nil || len(left) == 0 {
+			if err := s.apply(ctx, entries, len(left) > 0, prune, dry); err != nil || len(left) == 0 {
 				return err
 			}
 			return fmt.Errorf("%w: apply the file again later", leftOut(left))
@@ -61,27 +61,29 @@ func leftOut(left map[string]int) error {
 	for _, of := range left {
 		n += of
 	}
-	return fmt.Errorf("left out %d overrides of policies that no process serves yet: %s", n,
+	return fmt.Errorf("left out %s of policies that no process serves yet: %s", overridesText(n),
 		listed(slices.Sorted(maps.Keys(left))))
 }
 
-// apply makes the overrides of a file, of which processes serve all policies.
-func (s *session) apply(ctx context.Context, entries []operate.Entry, prune, dry bool) error {
+func overridesText(n int) string { return operate.Plural(n, "override", "overrides") }
+
+// apply makes the overrides of a file of which processes serve the policies: all of it, or some are left.
+func (s *session) apply(ctx context.Context, entries []operate.Entry, isLeft, prune, dry bool) error {
 	steps, err := s.Steps(ctx, entries, prune)
 	if err != nil {
 		return err
 	}
 	t := s.tool
-	if err := t.print(steps, func(w io.Writer) { printSteps(w, steps) }); err != nil || len(steps) == 0 || dry {
+	if err := t.print(steps, func(w io.Writer) { printSteps(w, steps, isLeft) }); err != nil || len(steps) == 0 || dry {
 		return err
 	}
-	if err := t.confirm(ctx, fmt.Sprintf("Change %d overrides", len(steps))); err != nil {
+	if err := t.confirm(ctx, "Change "+overridesText(len(steps))); err != nil {
 		return err
 	}
 	if err := s.Take(ctx, steps); err != nil {
 		return err
 	}
-	fmt.Fprintln(t.errs, "ginlimit: changed", len(steps), "overrides")
+	fmt.Fprintln(t.errs, "ginlimit: changed", overridesText(len(steps)))
 	return nil
 }
 
@@ -102,8 +104,12 @@ func (t *tool) readFile(name string) ([]operate.Entry, error) {
 	return operate.ParseFile(text)
 }
 
-func printSteps(w io.Writer, steps []operate.Step) {
-	if len(steps) == 0 {
+func printSteps(w io.Writer, steps []operate.Step, isLeft bool) {
+	switch {
+	case len(steps) > 0:
+	case isLeft:
+		row(w, "nothing changes yet")
+	default:
 		row(w, "nothing changes")
 	}
 	for _, s := range steps {

@@ -73,12 +73,17 @@ func (t *tool) status() *cobra.Command {
 
 func printStatus(w io.Writer, s status, hidden bool) {
 	row(w, "LIMIT", "ALLOWED", "LEFT", "RETRY AFTER", "FULL AFTER", "CAUSE")
+	held := false
 	for _, r := range s.Limits {
+		held = held || operate.IsHeld(r)
 		left := strconv.Itoa(r.Remaining)
 		if r.Limit == ginlimit.Unlimited() {
 			left = "unlimited"
 		}
 		row(w, r.Limit, r.Allowed, left, operate.Span(r.RetryAfter), operate.Span(r.ResetAfter), r.Cause)
+	}
+	if held {
+		row(w, "by a block or a debt: the limit alone is shorter")
 	}
 	if hidden {
 		row(w, "in flight: what the client's own limits have, which only the application knows: give all by --limit")
@@ -99,7 +104,7 @@ func (t *tool) block() *cobra.Command {
 		Short: "Deny a client everything for a time such as 15m or 7d",
 		Long: "Deny a client everything for a time such as 15m or 7d, in every process at once. Only unblock ends it\n" +
 			"earlier. A later override of another period suspends it, and override --end brings it back.\n\n" +
-			"Nothing lists blocks: status shows one as RETRY AFTER, and top who was denied.\n\n" + clientUsage,
+			"Nothing lists blocks: status shows one, and top who was denied.\n\n" + clientUsage,
 		Args: cobra.ExactArgs(3),
 		RunE: t.withOperator(func(ctx context.Context, s *session, args []string) error {
 			d, err := operate.ParseSpan(args[2])

@@ -30,7 +30,11 @@ func TestApplyBeforeAllPoliciesAreServed(t *testing.T) {
 	r.fails(exitFailed, text, "apply", "-", "-y")
 	require.Len(t, read[[]operate.Written](r, "overrides"), 1)
 	r.in = "- {policy: late, client: a, limits: 9/h, for: 2h}"
-	r.fails(exitFailed, "left out 1 overrides of policies that no process serves yet: late", "apply", "-", "-y")
+	r.fails(exitFailed, "left out 1 override of policies that no process serves yet: late", "apply", "-", "-y")
+	require.Equal(t, "nothing changes yet\n", r.run("apply", "-", "-y").out)
+	r.in = "- {policy: api, client: b, limits: 9/h, for: 2h}"
+	r.fails(exitUsage, "Change 1 override?", "apply", "-")
+	require.Contains(t, r.run("apply", "-", "-y").errs, "changed 1 override\n")
 }
 
 // TestWhatCannotBeIsSaidBeforeTheQuestion, and by a dry run.
@@ -69,6 +73,49 @@ func TestTheQuestionSaysWhatChanges(t *testing.T) {
 		"override-all", "api", "0/m", "--for", "1h")
 	r.ok("override-all", "api", "8/h", "--for", "1h", "-y")
 	r.fails(exitUsage, ", instead of 8/h, of an override?", "override", "api", "k", "20/h", "--for", "1h")
+}
+
+// TestWhatAnOverrideLeavesOut, of several limits, is said: also to who is not asked.
+func TestWhatAnOverrideLeavesOut(t *testing.T) {
+	t.Parallel()
+	_, r := serving(t, map[string][]ginlimit.PolicyOption{
+		"api": {ginlimit.PerMinute(60), ginlimit.PerHour(900), ginlimit.InFlight(2)},
+	})
+	const text = "an override replaces all limits: 900/h will not hold"
+	run := func(limits string) string {
+		got := r.run("override", "api", "k", limits, "--for", "1h", "-y")
+		require.Equal(t, exitOK, got.code, got.errs)
+		return got.errs
+	}
+	require.Contains(t, run("600/m"), text)
+	require.Empty(t, run("600/m"), "it is an override's")
+	require.Empty(t, run("600/m, 9000/h"))
+	require.Contains(t, run("600/m"), "9000/h will not hold")
+	require.Contains(t, r.run("override-all", "api", "600/m", "--for", "1h", "-y").errs, text)
+	r.ok("override", "api", "k", "--end", "-y")
+	r.ok("override-all", "api", "--end", "-y")
+	require.Empty(t, run("7/s"), "none of its limits is one of the policy, so the question is enough")
+}
+
+// TestABlockIsSaidToBeOne, as its client may be denied by its limit, too.
+func TestABlockIsSaidToBeOne(t *testing.T) {
+	t.Parallel()
+	_, r := serving(t, map[string][]ginlimit.PolicyOption{"api": {ginlimit.PerMinute(60)}})
+	const text = "by a block or a debt: the limit alone is shorter"
+	require.NotContains(t, r.run("status", "api", "k").out, text)
+	r.ok("block", "api", "k", "1h", "-y")
+	require.Contains(t, r.run("status", "api", "k").out, text)
+}
+
+// TestLongSpans: what is too long is not said to be no duration.
+func TestLongSpans(t *testing.T) {
+	t.Parallel()
+	_, r := serving(t, map[string][]ginlimit.PolicyOption{"api": {ginlimit.PerMinute(60)}})
+	for _, span := range []string{"36501d", "500000d", "99999999999999999999d", "876001h", "9223372036854775807ns"} {
+		r.fails(exitUsage, "is too long: at most 36500d", "block", "api", "k", span, "-y")
+	}
+	r.fails(exitUsage, "is no duration above 0, such as", "block", "api", "k", "1.5d", "-y")
+	r.ok("block", "api", "k", "36500d", "-y")
 }
 
 // TestPoliciesShowOverridesForAll: a reader who looks for a limit sees what holds.

@@ -139,7 +139,10 @@ func (s *session) overrideQuestion(
 	if err := s.Check(ctx, o); err != nil {
 		return "", err
 	}
-	before, err := s.Before(ctx, info, of)
+	limits, before, err := s.Before(ctx, info, of)
+	if text := operate.LeftOut(limits, o.Limits); text != "" {
+		fmt.Fprintln(s.tool.errs, "ginlimit:", text)
+	}
 	denies := ""
 	switch {
 	case !operate.Prohibits(o.Limits):
@@ -158,7 +161,7 @@ func (s *session) warnUnlessOverridden(ctx context.Context, o ginlimit.Override,
 	if err != nil {
 		return err
 	}
-	same := func(other ginlimit.Override) bool { return other.Policy == o.Policy && other.Client == o.Client }
+	same := func(other operate.Listed) bool { return other.Policy == o.Policy && other.Client == o.Client }
 	if !slices.ContainsFunc(all, same) {
 		fmt.Fprintf(s.tool.errs, "ginlimit: policy %s has no override for %s\n", word(o.Policy), whom(of.Key))
 	}
@@ -176,7 +179,12 @@ func (t *tool) overrides() *cobra.Command {
 			if len(args) > 0 {
 				policy = args[0]
 			}
-			list, err := s.File(ctx, policy)
+			all, err := s.OfPolicy(ctx, policy)
+			if err != nil {
+				return err
+			}
+			slices.SortFunc(all, operate.Listed.Compare)
+			list, err := s.File(ctx, all...)
 			if err != nil {
 				return err
 			}

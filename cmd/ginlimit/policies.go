@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -77,16 +78,18 @@ func (t *tool) policies() *cobra.Command {
 
 // overridden returns the overrides for all clients by policy. Policies are shown without them, too.
 func (s *session) overridden(ctx context.Context) map[string]*operate.Written {
-	all, err := s.Overrides(ctx)
+	listed, err := s.Overrides(ctx)
+	all := []ginlimit.Override{}
+	if err == nil {
+		all, err = s.Read(slices.DeleteFunc(listed, func(o operate.Listed) bool { return o.Client != "" })...)
+	}
 	if err != nil {
 		fmt.Fprintln(s.tool.errs, "ginlimit: the overrides cannot be read:", escaped(operate.ErrorText(err)))
 	}
 	found := map[string]*operate.Written{}
 	for _, o := range all {
-		if o.Client == "" {
-			w := operate.WrittenOf(o)
-			found[o.Policy] = &w
-		}
+		w := operate.WrittenOf(o)
+		found[o.Policy] = &w
 	}
 	return found
 }

@@ -41,6 +41,9 @@ func (s *site) looksAround(addr, says string, isRead bool) {
 		} else {
 			require.Equal(t, http.StatusOK, got.code, path)
 		}
+		if path == "client" {
+			require.Contains(t, page, `<input name="policy"`, "also if nobody knows which there are")
+		}
 		require.NotContains(t, page, addr, path)
 		require.NotContains(t, page, "dial tcp", path)
 	}

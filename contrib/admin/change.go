@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -19,7 +20,8 @@ type plan struct {
 	*clientBody
 	Do       string // block, reset, override or end
 	Note     string
-	Until    time.Time // of a block or an override
+	For      time.Duration // of a block
+	Until    time.Time     // of a block or an override
 	Limits   []ginlimit.Limit
 	Sentence string
 	Fields   map[string]string // of the form that confirms it
@@ -74,7 +76,9 @@ func (h *handler) subject(v *visit, p *plan) (body *clientBody, err error) {
 	}
 	if p.Everyone {
 		all, err := v.Overrides(v.ctx)
-		body.Target.Override = forAll(all, body.Policy)
+		if err == nil {
+			body.Target.Override, err = v.ForAll(all, body.Policy)
+		}
 		return body, err
 	}
 	body.Client, err = v.clientOf() // as Redis has it
@@ -111,16 +115,15 @@ func (p *plan) whom() string {
 	return fmt.Sprintf("client %s under policy %s", shown(p.Target.Client.Key), shown(p.Policy))
 }
 
-func (p *plan) block(v *visit) error {
-	d, err := operate.ParseSpan(v.text("for"))
-	if err != nil {
+func (p *plan) block(v *visit) (err error) {
+	if p.For, err = operate.ParseSpan(v.text("for")); err != nil {
 		return err
 	}
-	p.Until = time.Now().Add(d)
+	p.Until = time.Now().Add(p.For)
 	p.Fields = map[string]string{"for": v.text("for")}
-	p.Sentence = fmt.Sprintf("Deny %s everything for %s, until %s, in every process at once.", p.whom(), operate.Span(d),
+	p.Sentence = fmt.Sprintf("Deny %s everything for %s, until %s, in every process at once.", p.whom(), operate.Span(p.For),
 		timeText(p.Until)) + p.elsewhere()
-	return nil
+	return v.CheckBlock(*p.Target, p.For)
 }
 
 func (p *plan) reset() error {
@@ -145,7 +148,7 @@ func (p *plan) override(v *visit) (err error) {
 	}
 	p.Fields = map[string]string{"limits": v.text("limits"), "ends": p.Until.UTC().Format(time.RFC3339)}
 	p.Sentence = fmt.Sprintf("Limit %s to %s instead of %s, until %s, in every process within a second.", p.whom(),
-		operate.LimitsText(p.Limits, nil), p.instead(), timeText(p.Until)) + p.denies()
+		operate.LimitsText(p.Limits, nil), p.instead(), timeText(p.Until)) + p.denies() + p.leavesOut()
 	if kept := p.kept(); kept != "" {
 		p.Sentence += " It keeps " + kept + "."
 	}
@@ -177,22 +180,25 @@ func (p *plan) end(v *visit) error {
 		return err
 	}
 	stored := p.Target.Client.Key
-	for _, o := range all {
-		if o.Policy == p.Policy && o.Client == stored && (o.Client == "") == p.Everyone {
-			whose := "client " + shown(stored)
-			if p.Everyone {
-				whose = "all clients"
-			}
-			p.Sentence = fmt.Sprintf("End the override of policy %s for %s: %s until %s", shown(p.Policy), whose,
-				operate.LimitsText(o.Limits, nil), timeText(o.Until))
-			if o.Note != "" {
-				p.Sentence += " (" + shown(o.Note) + ")"
-			}
-			p.Sentence += "."
-			return nil
-		}
+	all = slices.DeleteFunc(all, func(o operate.Listed) bool { return o.Policy != p.Policy || o.Client != stored })
+	read, err := v.Read(all...)
+	switch {
+	case err != nil:
+		return err
+	case len(read) == 0 || (stored == "") != p.Everyone:
+		return mistake("policy %q has no such override any more", p.Policy)
 	}
-	return mistake("policy %q has no such override any more", p.Policy)
+	whose, o := "client "+shown(stored), read[0]
+	if p.Everyone {
+		whose = "all clients"
+	}
+	p.Sentence = fmt.Sprintf("End the override of policy %s for %s: %s until %s", shown(p.Policy), whose,
+		operate.LimitsText(o.Limits, nil), timeText(o.Until))
+	if o.Note != "" {
+		p.Sentence += " (" + shown(o.Note) + ")"
+	}
+	p.Sentence += "."
+	return nil
 }
 
 // confirm asks whether a change is meant.
@@ -254,7 +260,7 @@ func (p *plan) wanted(v *visit) ginlimit.Override {
 func (h *handler) make(v *visit, p *plan) error {
 	switch p.Do {
 	case "block":
-		return p.Target.Block(v.ctx, time.Until(p.Until))
+		return p.Target.Block(v.ctx, p.For)
 	case "reset":
 		return p.Target.Reset(v.ctx)
 	case "end":

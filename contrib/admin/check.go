@@ -10,12 +10,9 @@ import (
 	"github.com/ginlimit/ginlimit/contrib/admin/operate"
 )
 
-// check returns why a change will be refused, before anybody is asked to confirm it.
+// check returns why an override will be refused, before anybody is asked to confirm it.
 func (v *visit) check(p *plan) error {
-	switch p.Do {
-	case "block":
-		return v.CheckBlock(*p.Target, time.Until(p.Until))
-	case "override":
+	if p.Do == "override" {
 		return v.Check(v.ctx, p.wanted(v))
 	}
 	return nil
@@ -30,6 +27,18 @@ func (p *plan) denies() string {
 		return " This denies everybody everything."
 	}
 	return " This denies it everything."
+}
+
+// leavesOut says which limits an override leaves out, or "".
+func (p *plan) leavesOut() string {
+	before := p.Info.Limits
+	if p.Target.Override != nil {
+		before = p.Target.Override.Limits
+	}
+	if text := operate.LeftOut(before, p.Limits); text != "" {
+		return " " + sentence(text)
+	}
+	return ""
 }
 
 // instead returns the limits that an override replaces.
@@ -55,7 +64,7 @@ func (p *plan) instead() string {
 // stands says what becomes of a block or a debt of the client under limits of other periods, or "".
 func (p *plan) stands() string {
 	for _, g := range p.Results {
-		if !g.Held || sharesBucket([]ginlimit.Limit{g.Limit}, p.Limits) {
+		if !operate.IsHeld(g.Result) || operate.SharesBucket([]ginlimit.Limit{g.Limit}, p.Limits) {
 			continue
 		}
 		end, afterwards := time.Now().Add(g.RetryAfter), ""
@@ -71,20 +80,9 @@ func (p *plan) stands() string {
 // elsewhere says that a block is not known to processes that serve other limits, or "".
 func (p *plan) elsewhere() string {
 	for _, served := range p.Variants {
-		if p.Target.Override == nil && !sharesBucket(p.Info.Limits, served.Limits) {
+		if p.Target.Override == nil && !operate.SharesBucket(p.Info.Limits, served.Limits) {
 			return " Processes that serve limits of another period do not know it."
 		}
 	}
 	return ""
-}
-
-// sharesBucket reports whether a bucket of some limits is one of others, too.
-func sharesBucket(some, others []ginlimit.Limit) bool {
-	bucket := func(l ginlimit.Limit) ginlimit.Limit {
-		return ginlimit.Limit{Period: l.Period, Algorithm: l.Algorithm, Calendar: l.Calendar, InFlight: l.InFlight}
-	}
-	return slices.ContainsFunc(some, func(l ginlimit.Limit) bool {
-		return l.InFlight == 0 &&
-			slices.ContainsFunc(others, func(other ginlimit.Limit) bool { return bucket(other) == bucket(l) })
-	})
 }

@@ -38,7 +38,6 @@ type gauge struct {
 	Size      int // tokens, or slots; 0 is unlimited
 	Width     int // of the bar, in a hundred
 	Unlimited bool
-	Held      bool // longer than the limit alone would hold it
 }
 
 // gaugeOf returns the bar of a limit.
@@ -53,8 +52,6 @@ func gaugeOf(r ginlimit.Result) gauge {
 	if g.Size > 0 {
 		g.Width = min(100, 100*max(r.Remaining, 0)/g.Size)
 	}
-	g.Held = !r.Allowed && r.Cause == ginlimit.CauseRate && r.Limit.Calendar == (ginlimit.Calendar{}) &&
-		r.RetryAfter > r.Limit.Period && r.RetryAfter != ginlimit.Never
 	return g
 }
 
@@ -145,7 +142,7 @@ func (b *clientBody) Others() string {
 	own := text(b.Info)
 	for name, n := range processes {
 		if name != own {
-			texts = append(texts, fmt.Sprintf("%s (%s)", name, plural(n, "process", "processes")))
+			texts = append(texts, fmt.Sprintf("%s (%s)", name, operate.Plural(n, "process", "processes")))
 		}
 	}
 	if len(texts) == 0 {
@@ -153,14 +150,8 @@ func (b *clientBody) Others() string {
 	}
 	slices.Sort(texts)
 	return fmt.Sprintf("Processes serve %d variants of the policy: these are the limits of %s (%s); others serve %s.",
-		len(processes), own, plural(processes[own], "process", "processes"), strings.Join(texts, ", "))
-}
-
-func plural(n int, one, more string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return fmt.Sprintf("%d %s", n, more)
+		len(processes), own, operate.Plural(processes[own], "process", "processes"),
+		strings.Join(texts, ", "))
 }
 
 // showClient shows what a client has left.
@@ -210,7 +201,7 @@ func (b *clientBody) Denied() string {
 		return "until one of its requests has ended: all slots are taken"
 	case longest.Cause == ginlimit.CauseBan:
 		return "by a ban, for " + operate.Span(longest.RetryAfter)
-	case longest.Held:
+	case operate.IsHeld(longest.Result):
 		return "for " + operate.Span(longest.RetryAfter) + ", by a block or a debt: the limit alone is shorter"
 	}
 	return "for " + operate.Span(longest.RetryAfter)

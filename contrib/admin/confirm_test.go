@@ -27,14 +27,17 @@ func TestWhatCannotBeIsNotConfirmed(t *testing.T) {
 	for text, form := range map[string][]string{
 		"WithFloor(30) leaves nothing of 20/h":               {"policy", "floor", "do", "override", "limits", "20/h", "ends", "2h"},
 		"limits requests in flight alone, and has no blocks": {"policy", "slots", "do", "block", "for", "1h"},
-		"is too long under":                                  {"policy", "days", "do", "block", "for", "65d"},
+		"a block of 1560h0m0s is too long under":             {"policy", "days", "do", "block", "for", "65d"},
+		"is too long: at most 36500d":                        {"policy", "rate", "do", "block", "for", "40000d"},
 		"at most 366 days ahead":                             {"policy", "rate", "do", "override", "limits", "1/h", "ends", "900d"},
 		"without its other limits": {"policy", "rate", "do", "override", "limits", "2 in flight", "ends",
 			"2h"},
 	} {
-		got := s.post("confirm", append(form, "client", "a")...)
-		require.Equal(t, http.StatusBadRequest, got.code, "%s: %s", text, got.text)
-		require.Contains(t, got.text, text)
+		for _, path := range []string{"confirm", "change"} {
+			got := s.post(path, append(form, "client", "a")...)
+			require.Equal(t, http.StatusBadRequest, got.code, "%s: %s", text, got.text)
+			require.Contains(t, got.text, text)
+		}
 	}
 	got := s.post("confirm", "policy", "floor", "all", "yes", "do", "override", "limits", "20/h", "ends", "2h")
 	require.Equal(t, http.StatusBadRequest, got.code)
@@ -84,7 +87,11 @@ func TestWhatAConfirmationSays(t *testing.T) {
 	page := s.ok("confirm", append(one, "600/m")...)
 	require.Regexp(t, `to 600/m instead of 60/m, until [^.]*\. It keeps 2 in flight\.`, page)
 	require.NotContains(t, page, "denie")
+	require.NotContains(t, page, "will not hold")
 	require.Contains(t, s.ok("confirm", append(one, "600/m, 3 in flight")...), "instead of 60/m, 2 in flight, until")
+	s.policy("quota", ginlimit.PerMinute(60), ginlimit.PerHour(900), byX)
+	require.Regexp(t, `instead of 60/m, 900/h, until [^.]*\. An override replaces all limits: 900/h will not hold\.`,
+		s.ok("confirm", append([]string{"policy", "quota"}, append(one[2:], "600/m")...)...))
 
 	require.NoError(t, api.Block(t.Context(), "a", 3*time.Hour))
 	page = s.ok("confirm", append(one, "600/h")...)
@@ -100,6 +107,24 @@ func TestWhatAConfirmationSays(t *testing.T) {
 	require.Regexp(t, `all clients: 600/h until 20\d\d-\d\d-\d\d \d\d:\d\d UTC\.`, page)
 	require.Regexp(t, `<small class="tag">600/h for all clients until 20[-0-9: ]*UTC</small>`, s.get(""))
 	require.Contains(t, s.get("policies"), "600/h for all clients until")
+}
+
+// TestAPageReadsItsOwnOverrides: of thousands it reads what it shows, so that one that nobody can read is no fault of
+// other pages.
+func TestAPageReadsItsOwnOverrides(t *testing.T) {
+	t.Parallel()
+	rdb, _ := testkit.NewMiniredis(t)
+	s := newSite(t, rdb)
+	s.policy("api", ginlimit.PerHour(10), byX)
+	s.policy("bad", ginlimit.PerHour(10), byX)
+	s.confirmed("policy", "api", "client", "a", "do", "override", "limits", "7/h", "ends", "1h")
+	text := fmt.Sprintf(`{"v":1,"policy":"bad","client":"b","limits":"?","until":%d}`, time.Now().Add(2*time.Hour).UnixMilli())
+	require.NoError(t, rdb.HSet(t.Context(), "ginlimit:{overrides}", "bad|b", text).Err())
+	require.Contains(t, s.ok("client", "policy", "api", "client", "a"), "Override:</b> 7/h until")
+	require.Contains(t, s.get("policy?name=api"), "<small>1</small>")
+	require.Contains(t, s.get("overrides?policy=api"), "7/h")
+	require.Equal(t, http.StatusServiceUnavailable, s.ask("GET", "overrides", nil).code)
+	require.Equal(t, http.StatusServiceUnavailable, s.post("client", "policy", "bad", "client", "b").code)
 }
 
 // TestAClientInARollout: the page says whose limits it shows, and what others serve.

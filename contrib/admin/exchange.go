@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/ginlimit/ginlimit/contrib/admin/operate"
 )
@@ -29,12 +30,17 @@ func downloadsOf(n int) (all []download) {
 
 // export answers with overrides in force as a file.
 func (h *handler) export(v *visit) error {
-	all, err := v.File(v.ctx, v.text("policy"))
+	all, err := v.OfPolicy(v.ctx, v.text("policy"))
 	if err != nil {
 		return err
 	}
+	slices.SortFunc(all, operate.Listed.Compare)
 	part := cut(v, all, operate.MaxEntries)
-	text, err := json.MarshalIndent(part.Rows, "", " ")
+	file, err := v.File(v.ctx, part.Rows...)
+	if err != nil {
+		return err
+	}
+	text, err := json.MarshalIndent(file, "", " ")
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"slices"
@@ -75,15 +76,18 @@ func rowsOf(all []ginlimit.PolicyInfo, filter string) (rows []row) {
 }
 
 // listOf returns the policies that the request asks for, with pictures and overrides for all clients.
-func (h *handler) listOf(v *visit, all []ginlimit.PolicyInfo, overrides []ginlimit.Override) list[row] {
+func (h *handler) listOf(v *visit, all []ginlimit.PolicyInfo, overrides []operate.Listed) list[row] {
 	filter := v.text("name")
 	l := cut(v, rowsOf(all, filter), policiesShown)
 	l.Filter, l.Path = filter, "policies"
+	forAll := slices.DeleteFunc(slices.Clone(overrides), func(o operate.Listed) bool { return o.Client != "" })
 	var wait sync.WaitGroup
 	var fails sync.Once
 	turns := make(chan struct{}, atOnce)
 	for i := range l.Rows {
-		l.Rows[i].All = forAll(overrides, l.Rows[i].Name)
+		if of, err := v.ForAll(forAll, l.Rows[i].Name); !v.failed("An override cannot be read.", err) {
+			l.Rows[i].All = of
+		}
 		turns <- struct{}{}
 		wait.Go(func() {
 			defer func() { <-turns }()
@@ -133,12 +137,14 @@ func (h *handler) known(v *visit) (k known) {
 	k.all, err = v.Policies(v.ctx)
 	k.Unknown.Policies = v.failed("The policies cannot be read.", err)
 	overrides, err := v.Overrides(v.ctx)
+	if err == nil {
+		k.Overrides, err = v.soonest(overrides, fewOverrides)
+	}
 	k.Unknown.Overrides = v.failed("The overrides cannot be read.", err)
 	if k.Unknown.Policies && k.Unknown.Overrides {
 		v.status = http.StatusServiceUnavailable
 	}
 	k.Policies = h.listOf(v, k.all, overrides)
-	k.Overrides = cut(v, soonest(overrides), fewOverrides)
 	if len(k.all) > 0 || k.Unknown.Policies {
 		return k
 	}
@@ -168,36 +174,28 @@ func (h *handler) overview(v *visit) error {
 // policies is the list of policies, by name.
 func (h *handler) policies(v *visit) error { return v.show("policies", "Policies", h.known(v)) }
 
-// soonest returns overrides by their end.
-func soonest(all []ginlimit.Override) []ginlimit.Override {
-	slices.SortStableFunc(all, func(a, b ginlimit.Override) int { return a.Until.Compare(b.Until) })
-	return all
-}
-
-// forAll returns a policy's override for all clients, or nil.
-func forAll(overrides []ginlimit.Override, policy string) *ginlimit.Override {
-	i := slices.IndexFunc(overrides, func(o ginlimit.Override) bool { return o.Policy == policy && o.Client == "" })
-	if i < 0 {
-		return nil
-	}
-	return &overrides[i]
+// soonest reads the page of overrides that the request asks for: by their end.
+func (v *visit) soonest(all []operate.Listed, size int) (list[ginlimit.Override], error) {
+	slices.SortFunc(all, func(a, b operate.Listed) int { return cmp.Or(a.Until.Compare(b.Until), a.Compare(b)) })
+	l := cut(v, all, size)
+	rows, err := v.Read(l.Rows...)
+	return list[ginlimit.Override]{Rows: rows, All: l.All, Page: l.Page, Before: l.Before, After: l.After}, err
 }
 
 // overrides is the list of overrides in force.
 func (h *handler) overrides(v *visit) error {
-	all, err := v.Overrides(v.ctx)
-	body := struct {
+	var body struct {
 		list[ginlimit.Override]
 		Unknown bool
-	}{Unknown: v.failed("The overrides cannot be read.", err)}
-	if body.Unknown {
-		v.status = http.StatusServiceUnavailable
 	}
 	policy := v.text("policy")
-	if policy != "" {
-		all = slices.DeleteFunc(all, func(o ginlimit.Override) bool { return o.Policy != policy })
+	all, err := v.OfPolicy(v.ctx, policy)
+	if err == nil {
+		body.list, err = v.soonest(all, overridesShown)
 	}
-	body.list = cut(v, soonest(all), overridesShown)
+	if body.Unknown = v.failed("The overrides cannot be read.", err); body.Unknown {
+		v.status = http.StatusServiceUnavailable
+	}
 	body.Policy, body.Path = policy, "overrides"
 	return v.show("overrides", "Overrides", body)
 }

@@ -45,11 +45,14 @@ func (h *handler) showPolicy(v *visit, name string, variants []ginlimit.PolicyIn
 	body.Unknown.Denied = v.failed("Who is denied most cannot be read.", err)
 	body.Used, err = h.most(v, name, top.Used)
 	v.failed("Who uses most cannot be read.", err)
-	all, err := v.Overrides(v.ctx)
+	all, err := v.OfPolicy(v.ctx, name)
+	if err == nil {
+		body.All, err = v.ForAll(all, name)
+	}
+	if err == nil {
+		body.Overrides, err = v.soonest(all, clientsShown)
+	}
 	body.Unknown.Overrides = v.failed("The overrides cannot be read.", err)
-	all = slices.DeleteFunc(all, func(o ginlimit.Override) bool { return o.Policy != name })
-	all = soonest(all)
-	body.All, body.Overrides = forAll(all, name), cut(v, all, clientsShown)
 	return v.show("policy", "Policy "+shown(name), body)
 }
 

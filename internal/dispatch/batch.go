@@ -148,9 +148,8 @@ func (d *Dispatcher) answer(b *Batch) {
 	if b.inline && late {
 		d.pauseInlineLocked(b.deadline, sentAt, received)
 	}
-	inline := b.inline
 	b.reset()
-	if b.since = received; inline { // so it is not late
+	if b.since = received; b.inline { // so it is not late
 		d.slots.release(b)
 		d.startRunLocked()
 	}
@@ -166,7 +165,7 @@ func (b *Batch) fail(err error) {
 
 // reset makes the batch empty.
 func (b *Batch) reset() {
-	b.ctx, b.deadline, b.inline = nil, nil, false
+	b.ctx, b.deadline = nil, nil
 	clear(b.calls)
 	b.calls = b.calls[:0]
 	clear(b.newest)

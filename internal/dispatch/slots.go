@@ -22,34 +22,26 @@ const (
 	// connection. All that are in flight may become overdue at once, and then one for each further
 	// failure until the breaker opens.
 	moreOverdue = maxFailures - 1
-
-	// highLatency is the round trip from which on the latency of a server is high.
-	highLatency = 500 * time.Microsecond
-	// maxMeasured is how many calls a measured batch may have: a larger one takes the server longer.
-	maxMeasured = 4
-	// minMeasured is how many batches must have been measured: the first ones may have made a
-	// connection.
-	minMeasured = 8
 )
 
 // slots are what batches in flight to a server hold. They have no lock of their own: their owner, a
 // dispatcher, calls them behind its lock.
 type slots struct {
-	few, many int             // how many there are if the latency is low, and if it is high
-	alone     int             // how many there are for calls alone if the latency is low and batches are small
-	most      int             // how many batches may be unanswered: each holds a connection
-	inFlight  []*Batch        // without those that are overdue
-	overdue   int             // batches that were late and have no slot
-	healthy   bool            // the last batch was answered
-	calls     float64         // in a batch, about
-	roundTrip time.Duration   // the least time that a small batch took lately; 0 is not known
-	measured  int             // batches, up to minMeasured
+	few, many int      // how many there are if the latency is low, and if it is high
+	alone     int      // how many there are for calls alone if the latency is low and batches are small
+	most      int      // how many batches may be unanswered: each holds a connection
+	inFlight  []*Batch // without those that are overdue
+	overdue   int      // batches that were late and have no slot
+	healthy   bool     // the last batch was answered
+	calls     float64  // in a batch, about
+	roundTrip roundTrip
 	idle      sync.Pool       // of *Batch: those without a slot
 	running   *sync.WaitGroup // of those that are not released yet
 }
 
 func newSlots(server Server, running *sync.WaitGroup) *slots {
 	s := &slots{few: MaxInFlight, many: maxHighLatencyInFlight, running: running}
+	s.idle.New = func() any { return newBatch() }
 	if server.OneOfMany {
 		s.few = 1
 	}
@@ -68,14 +60,11 @@ func newSlots(server Server, running *sync.WaitGroup) *slots {
 
 // limit returns how many batches may be in flight while the server answers.
 func (s *slots) limit() int {
-	if s.latencyIsHigh() {
+	if s.roundTrip.high() {
 		return s.many
 	}
 	return s.few
 }
-
-// latencyIsHigh reports whether the latency of the server is high.
-func (s *slots) latencyIsHigh() bool { return s.roundTrip >= highLatency && s.measured >= minMeasured }
 
 // free reports whether another batch may leave.
 func (s *slots) free() bool {
@@ -87,7 +76,7 @@ func (s *slots) free() bool {
 // others are in flight, it may only while batches are small, so that waiting for others gains nothing.
 func (s *slots) freeForOne() bool {
 	n := len(s.inFlight)
-	if n > 0 && !s.latencyIsHigh() {
+	if n > 0 && !s.roundTrip.high() {
 		return s.healthy && s.calls < fewCalls && n < s.alone && s.batches() < s.most
 	}
 	return n == 0 || s.free()
@@ -95,11 +84,8 @@ func (s *slots) freeForOne() bool {
 
 // take gives a slot to an empty batch, which is about to leave.
 func (s *slots) take() *Batch {
-	b, ok := s.idle.Get().(*Batch)
-	if !ok {
-		b = newBatch()
-	}
-	b.overdue, b.since = false, time.Now()
+	b := s.idle.Get().(*Batch)
+	b.overdue, b.inline, b.since = false, false, time.Now()
 	s.inFlight = append(s.inFlight, b)
 	s.running.Add(1)
 	return b
@@ -143,15 +129,7 @@ func (s *slots) expire(now time.Time, timeout time.Duration) (sentAt time.Time, 
 func (s *slots) answered(took time.Duration, calls int) {
 	s.healthy = true
 	s.calls += (float64(calls) - s.calls) / 8
-	switch took = max(1, took); {
-	case calls > maxMeasured:
-		return
-	case s.roundTrip == 0 || took < s.roundTrip:
-		s.roundTrip = took
-	default:
-		s.roundTrip += (took - s.roundTrip) / 16
-	}
-	s.measured = min(s.measured+1, minMeasured)
+	s.roundTrip.measure(took, calls)
 }
 
 // batches returns how many batches are not answered yet.

@@ -110,21 +110,16 @@ type Answer struct {
 
 // op returns the operation that takes the tokens of an Ask or none, or as many as there are. It only looks
 // for 0 tokens, and for more than there ever are.
-func (a *Ask) op() (op bucket.Op) {
+func (a *Ask) op() bucket.Op {
 	switch n := a.N; {
 	case a.looks != nothing || n == 0:
-		op = bucket.Peek(1)
+		return bucket.Peek(1)
 	case a.UpTo:
-		op = bucket.Op{Verb: bucket.Take, Charges: min(n, a.Set.Burst), N: 1}
+		return bucket.Op{Verb: bucket.Take, Charges: min(n, a.Set.Burst), N: 1}
 	case n > a.Set.Burst:
-		op = bucket.Peek(n)
-	default:
-		op = bucket.Op{Verb: bucket.Take, Charges: 1, N: n}
+		return bucket.Peek(n)
 	}
-	if a.Set.Guarded {
-		op.Bans = a.whichBan()
-	}
-	return op
+	return bucket.Op{Verb: bucket.Take, Charges: 1, N: a.N}
 }
 
 // whichBan returns which denials of an Ask ban the client. While a request waits none does, and with a queue

@@ -216,10 +216,7 @@ func (e *Engine) Hash(s *Subject) uint64 { return clientkey.Hash(e.key(s)) }
 
 // call returns a call for an operation on the buckets of a subject in a scope.
 func (e *Engine) call(op bucket.Op, s *Subject, scope rules.Scope) *dispatch.Call {
-	c, ok := e.calls.Get().(*dispatch.Call)
-	if !ok {
-		c = dispatch.NewCall()
-	}
+	c := e.calls.Get().(*dispatch.Call)
 	op.Tenant = s.Tenant
 	buckets, layout := s.Set.Call(scope)
 	c.Set(op, buckets, layout)

@@ -6,6 +6,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/ginlimit/ginlimit/internal/denycache"
+	"github.com/ginlimit/ginlimit/internal/dispatch"
 	"github.com/ginlimit/ginlimit/internal/inflight"
 	"github.com/ginlimit/ginlimit/internal/lease"
 	"github.com/ginlimit/ginlimit/internal/memory"
@@ -41,6 +42,8 @@ func NewLocal(c Config) *Engine {
 func newEngine(c Config) *Engine {
 	e := &Engine{Config: c, ending: ending{closed: make(chan struct{})}}
 	e.leases = lease.New(e.returnLater)
+	e.calls.New = func() any { return dispatch.NewCall() }
+	e.decisions.New = func() any { return new(several) }
 	return e
 }
 

@@ -45,17 +45,16 @@ func (e *Engine) several(asks []Ask, answers []Answer) *several {
 
 // emptySeveral returns a decision on nothing yet.
 func (e *Engine) emptySeveral() *several {
-	d, ok := e.decisions.Get().(*several)
-	if !ok {
-		d = new(several)
-	}
+	d := e.decisions.Get().(*several)
 	d.e, d.members, d.groups = e, d.memory.members[:0], d.memory.groups[:0]
 	return d
 }
 
 // add adds an Ask.
 func (d *several) add(ask *Ask, answer *Answer) {
-	c := d.e.call(ask.op(), &ask.Subject, ask.scope)
+	op := ask.op()
+	op.Bans = ask.whichBan()
+	c := d.e.call(op, &ask.Subject, ask.scope)
 	answer.Hash = c.Hash
 	d.addMember(member{ask: ask, answer: answer, call: c})
 }

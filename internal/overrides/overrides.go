@@ -266,17 +266,18 @@ func (o *Overrides[L]) readUntil(ctx context.Context, stamp string) {
 }
 
 // All returns all overrides, and knows of them when it returns.
-func (v *View[L]) All(ctx context.Context) (all []Override, err error) {
+func (v *View[L]) All(ctx context.Context) (all []Entry, err error) {
 	texts, stamp, err := v.of.Store.Overrides(ctx)
 	if err != nil {
 		return nil, err
 	}
-	for _, text := range texts {
-		var r Override
-		if err := wire.UnmarshalText(text, &r.Version, &r); err != nil {
+	all = make([]Entry, 0, len(texts))
+	for name, text := range texts {
+		e, err := entryOf(name, text)
+		if err != nil {
 			return nil, err
 		}
-		all = append(all, r)
+		all = append(all, e)
 	}
 	if !v.Ignores {
 		v.of.readUntil(ctx, stamp)

@@ -60,6 +60,7 @@ func New(rdb redis.UniversalClient, c Config) *Store {
 	if c.Prefix != "" {
 		s.prefix = c.Prefix + ":{"
 	}
+	s.pipelines.New = func() any { return new(pipeline) }
 	s.hook = addBoundedHook(rdb, c.Timeout)
 	s.nodes = newNodes(s)
 	s.name = fmt.Sprintf("%s %s", identify(rdb), s.prefix)

@@ -13,9 +13,10 @@ import (
 
 	"github.com/ginlimit/ginlimit/internal/dispatch"
 	"github.com/ginlimit/ginlimit/internal/goroutine"
+	"github.com/ginlimit/ginlimit/internal/wire"
 )
 
-// transport sends the batches of one dispatcher (see pipeline.go).
+// transport sends the batches of one dispatcher: each is a pipeline of commands.
 type transport struct {
 	nodes *nodes
 	node  *redis.Client // the server; nil if unknown
@@ -25,6 +26,78 @@ type transport struct {
 	// unknown.
 	coalescing *coalescing
 	last       int32 // the redirection that ends a command on a cluster
+}
+
+// Send implements [dispatch.Transport]. Groups share commands where coalescing allows that.
+func (t *transport) Send(ctx context.Context, b *dispatch.Batch) (err error) {
+	s := t.nodes.store
+	p := s.pipelines.Get().(*pipeline)
+	defer func() {
+		p.reset()
+		s.pipelines.Put(p)
+	}()
+	if len(b.Groups) > 1 && t.coalescing != nil && s.mayCoalesce() {
+		p.share(b.Groups, t.coalescing)
+	} else {
+		p.add(b.Groups...)
+	}
+	for _, c := range p.commands { // several servers each load the scripts by EVAL
+		if t.nodes.single && err == nil && !s.loaded[c.script].Load() {
+			err = s.load(ctx, c.script)
+		}
+	}
+	if err == nil {
+		s.exec(ctx, p.commands, true, t.last)
+	}
+	for _, c := range p.commands {
+		c.decode(err)
+	}
+	for _, g := range b.Groups {
+		if g.Err != nil {
+			return t.failed(ctx, b, p)
+		}
+	}
+	if t.node == nil {
+		t.nodes.reached.Store(true)
+	}
+	return nil
+}
+
+// failed has the groups of a batch decided alone that the server refuses together, and notes the errors. It returns
+// the first group's error unless that is a reply to its command alone: then the server serves nobody.
+func (t *transport) failed(ctx context.Context, b *dispatch.Batch, p *pipeline) error {
+	s := t.nodes.store
+	if refused, alone := p.refused(), retried(b.Groups); alone != nil {
+		p.reset()
+		p.add(alone...)
+		s.exec(ctx, p.commands, true, t.last)
+		for _, c := range p.commands {
+			if c.decode(nil); refused && c.groups[0].Err == nil {
+				s.Separate() // refused together, accepted alone
+			}
+		}
+	}
+	for _, g := range b.Groups {
+		if g.Err != nil && IsCommandError(g.Err) && (t.last != followNone || !isRedirection(g.Err)) {
+			s.logErrorReply(g.Err)
+		}
+		t.nodes.stale.note(t.node, g.Err)
+	}
+	if err := b.Groups[0].Err; err != nil && !IsCommandError(err) {
+		return err
+	}
+	t.nodes.reached.Store(true)
+	return nil
+}
+
+// retried returns the groups on which a script for several did not decide.
+func retried(groups []*dispatch.Group) (alone []*dispatch.Group) {
+	for _, g := range groups {
+		if g.Err == wire.ErrRetrySingle {
+			alone = append(alone, g)
+		}
+	}
+	return alone
 }
 
 // Ping implements [dispatch.Transport]. It does not use the client's connections. Redis may never

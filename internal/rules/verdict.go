@@ -104,10 +104,10 @@ func (s *Set) Judge(found []bucket.State, n, charges int64, allowed bool, report
 	}
 	for i := range found {
 		b := &s.resources[i]
-		if b.Kind == bucket.Ban && banned > 0 && report == ReportFull {
-			statuses = append(statuses, Status{More: banned, Retry: banned, Reset: banned, Resource: int32(i), Denies: true})
-		}
 		if b.Kind == bucket.Ban || b.Kind == bucket.Tenants { // these are judged with their limit
+			if b.Kind == bucket.Ban && banned > 0 && report == ReportFull {
+				statuses = append(statuses, Status{More: banned, Retry: banned, Reset: banned, Resource: int32(i), Denies: true})
+			}
 			continue
 		}
 		var status Status

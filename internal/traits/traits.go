@@ -40,7 +40,7 @@ type Traits[Limit, Reservation any] struct {
 }
 
 // Limiter is what a limiter does for the tools of operators, in the root's types.
-type Limiter[Limit, Override any] struct {
+type Limiter[Limit, Override, Entry any] struct {
 	// TakeHashes has clients given as the hashes that Redis has of them.
 	TakeHashes func()
 
@@ -48,6 +48,10 @@ type Limiter[Limit, Override any] struct {
 	// the methods that make them do.
 	CheckOverrides func(ctx context.Context, all []Override) error
 	CheckBlock     func(limits []Limit, d time.Duration) error
+
+	// Overrides lists the overrides in force, in no order, and Read reads some of them.
+	Overrides func(ctx context.Context) ([]Entry, error)
+	Read      func(some []Entry) ([]Override, error)
 }
 
 // Waiting is how a request waits.

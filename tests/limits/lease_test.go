@@ -88,8 +88,8 @@ func TestAnyFloorKeepsTheSameRoom(t *testing.T) {
 	for floor, ok := range map[int]bool{0: true, 1: true, 299: true, 300: false, 400: false, 499: false} {
 		_, err := p.With(ginlimit.WithFloor(floor))
 		if require.Equal(t, ok, err == nil, floor); !ok {
-			require.ErrorContains(t, err, fmt.Sprintf("WithFloor(%d) leaves nothing of 500/s, "+
-				"of whose burst WithLease keeps a part: make either smaller", floor))
+			require.ErrorContains(t, err, fmt.Sprintf("WithFloor(%d) leaves nothing of 500/s; "+
+				"WithLease keeps some of its burst: make either smaller", floor))
 		}
 	}
 }

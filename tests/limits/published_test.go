@@ -88,7 +88,7 @@ func TestTheFloorOfAnotherProcess(t *testing.T) {
 			require.ErrorIs(t, own, ginlimit.ErrInvalidArgument)
 			require.EqualError(t, other, own.Error())
 		}
-		require.ErrorContains(t, operator.Override(ctx, of), "of whose burst WithLease keeps a part")
+		require.ErrorContains(t, operator.Override(ctx, of), "WithLease keeps some of its burst")
 		require.ErrorContains(t, operator.Override(ctx, low), "WithFloor(30) leaves nothing of 30/m")
 		require.NoError(t, operator.Override(ctx, override("ann", ginlimit.PerMinute(31))))
 		require.NoError(t, operator.Override(ctx, override("bob", ginlimit.Prohibited())), "which says so")

@@ -21,26 +21,28 @@ type Server struct {
 	Client *redis.Client // to look at the server and to flush it, not for what is measured
 
 	dir     string
+	command []string
 	process *os.Process
 	exited  chan struct{}
 }
 
-// Start starts a redis-server without persistence. If there is none to start, the error is [exec.ErrNotFound].
-func Start(ctx context.Context) (*Server, error) {
+// Start starts a redis-server without persistence. More arguments are its options. If there is no redis-server to
+// start, the error is [exec.ErrNotFound].
+func Start(ctx context.Context, args ...string) (*Server, error) {
 	binary, err := exec.LookPath("redis-server")
 	if err != nil {
 		return nil, fmt.Errorf("apt-get install redis-server: %w", err)
 	}
 	for range 5 { // another process may take the port first
 		var s *Server
-		if s, err = launch(ctx, binary); err == nil {
+		if s, err = launch(ctx, binary, args); err == nil {
 			return s, nil
 		}
 	}
 	return nil, err
 }
 
-func launch(ctx context.Context, binary string) (*Server, error) {
+func launch(ctx context.Context, binary string, args []string) (*Server, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
@@ -54,19 +56,25 @@ func launch(ctx context.Context, binary string) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.Command(binary, "--port", port, "--bind", "127.0.0.1", "--dir", dir, "--save", "", "--appendonly", "no")
-	if err := cmd.Start(); err != nil {
-		_ = os.RemoveAll(dir)
-		return nil, err
-	}
+	own := []string{binary, "--port", port, "--bind", "127.0.0.1", "--dir", dir, "--save", "", "--appendonly", "no"}
 	s := &Server{Addr: addr, Client: redis.NewClient(&redis.Options{Addr: addr, MaxRetries: -1}),
-		dir: dir, process: cmd.Process, exited: make(chan struct{})}
-	go func() { _ = cmd.Wait(); close(s.exited) }()
-	if err := s.awaitAnswer(ctx); err != nil {
+		dir: dir, command: append(own, args...)}
+	if err := s.run(ctx); err != nil {
 		s.Close()
 		return nil, err
 	}
 	return s, nil
+}
+
+// run starts the process, and waits until it answers.
+func (s *Server) run(ctx context.Context) error {
+	cmd, exited := exec.Command(s.command[0], s.command[1:]...), make(chan struct{})
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	s.process, s.exited = cmd.Process, exited
+	go func() { _ = cmd.Wait(); close(exited) }()
+	return s.awaitAnswer(ctx)
 }
 
 // awaitAnswer waits until this process, and no other, answers at the address.
@@ -92,11 +100,24 @@ func (s *Server) awaitAnswer(ctx context.Context) error {
 	}
 }
 
+// Signal sends a signal to the server.
+func (s *Server) Signal(signal os.Signal) error { return s.process.Signal(signal) }
+
+// Kill ends the process, as SIGKILL does.
+func (s *Server) Kill() {
+	if s.process != nil {
+		_ = s.process.Kill()
+		<-s.exited
+	}
+}
+
+// Restart starts a killed server again, without data, at the same address.
+func (s *Server) Restart(ctx context.Context) error { return s.run(ctx) }
+
 // Close ends the server.
 func (s *Server) Close() {
 	_ = s.Client.Close()
-	_ = s.process.Kill()
-	<-s.exited
+	s.Kill()
 	_ = os.RemoveAll(s.dir)
 }
 

@@ -20,16 +20,13 @@ import (
 	"time"
 
 	"github.com/gin-gonic/gin"
-	"github.com/redis/go-redis/v9"
-
-	"github.com/ginlimit/ginlimit"
 )
 
 // Round is what to do. Each caller sends requests of its share of the clients, one after another. With
 // 0 requests, each client sends one, which is not measured.
 type Round struct {
 	Callers, Clients, Requests int
-	Denied                     bool // all requests but the first of each client
+	Limits                     string // see limits.go; under "denied" all requests but a client's first are denied
 }
 
 // Done is what was done.
@@ -48,17 +45,9 @@ func main() {
 
 func serve(addr string, in io.Reader, out io.Writer) error {
 	gin.SetMode(gin.ReleaseMode)
-	engines := map[bool]*gin.Engine{}
-	for denied, limit := range map[bool]ginlimit.Limit{
-		false: ginlimit.PerSecond(1_000_000), true: ginlimit.PerDay(1),
-	} {
-		engine := gin.New()
-		if err := engine.SetTrustedProxies(nil); err != nil {
-			return err
-		}
-		rdb := redis.NewClient(&redis.Options{Addr: addr}) // as in the quickstart
-		engine.GET("/", ginlimit.New(rdb, "all", limit), func(c *gin.Context) { c.Status(http.StatusOK) })
-		engines[denied] = engine
+	served, err := engines(addr)
+	if err != nil {
+		return err
 	}
 	for rounds := json.NewDecoder(in); ; {
 		var r Round
@@ -68,7 +57,7 @@ func serve(addr string, in io.Reader, out io.Writer) error {
 		case err != nil:
 			return err
 		}
-		done, err := r.run(engines[r.Denied])
+		done, err := r.run(served[r.Limits])
 		if err != nil {
 			return err
 		}
@@ -80,7 +69,7 @@ func serve(addr string, in io.Reader, out io.Writer) error {
 
 func (r Round) run(engine *gin.Engine) (done Done, err error) {
 	want := http.StatusOK
-	if r.Denied {
+	if r.Limits == "denied" {
 		want = http.StatusTooManyRequests
 	}
 	var all sync.WaitGroup

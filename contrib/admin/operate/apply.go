@@ -1,10 +1,13 @@
 package operate
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/ginlimit/ginlimit"
@@ -32,6 +35,10 @@ func (w Written) String() string {
 	return OverrideText(ginlimit.Override{Limits: w.Limits, Until: w.Until, Note: w.Note})
 }
 
+func (w Written) compare(other Written) int {
+	return cmp.Or(strings.Compare(w.Policy, other.Policy), strings.Compare(w.Client, other.Client))
+}
+
 // Whom returns the client of an override, as part of a sentence.
 func Whom(client string) string {
 	if client == "" {
@@ -40,21 +47,22 @@ func Whom(client string) string {
 	return fmt.Sprintf("client %q", client)
 }
 
-// File returns overrides in force as a file has them: of one policy, or of all if it is "".
-func (o *Operator) File(ctx context.Context, policy string) ([]Written, error) {
+// OfPolicy lists the overrides of a policy, or of all if it is "".
+func (o *Operator) OfPolicy(ctx context.Context, policy string) ([]Listed, error) {
 	all, err := o.Overrides(ctx)
-	if err != nil {
-		return nil, err
-	}
+	all = slices.DeleteFunc(all, func(v Listed) bool { return policy != "" && v.Policy != policy })
+	return all, err
+}
+
+// File returns listed overrides in their order, as a file has them.
+func (o *Operator) File(ctx context.Context, some ...Listed) ([]Written, error) {
 	known, err := o.Policies(ctx)
 	if err != nil {
 		return nil, err
 	}
+	all, err := o.Read(some...)
 	list := []Written{}
 	for _, o := range all {
-		if policy != "" && o.Policy != policy {
-			continue
-		}
 		w := WrittenOf(o)
 		if ReadsAsHash(o.Client) {
 			hash := isHash(o.Policy, known)
@@ -62,7 +70,7 @@ func (o *Operator) File(ctx context.Context, policy string) ([]Written, error) {
 		}
 		list = append(list, w)
 	}
-	return list, nil
+	return list, err
 }
 
 // isHash reports whether clients of a policy that read as hashes are hashes in overrides: one that nobody serves may
@@ -111,14 +119,9 @@ func (o *Operator) Steps(ctx context.Context, entries []Entry, prune bool) (step
 	if err != nil {
 		return nil, err
 	}
-	all, err := o.Overrides(ctx)
+	have, err := o.have(ctx, want, prune)
 	if err != nil {
 		return nil, err
-	}
-	type id struct{ policy, client string }
-	have := map[id]Written{}
-	for _, h := range all {
-		have[id{h.Policy, h.Client}] = WrittenOf(h)
 	}
 	steps = []Step{}
 	for _, e := range want {
@@ -128,8 +131,8 @@ func (o *Operator) Steps(ctx context.Context, entries []Entry, prune bool) (step
 			*w.Hash = e.hash == IsHash
 		}
 		s := Step{Change: Adds, New: &w, entry: e}
-		if old, is := have[id{e.Policy, e.Client}]; is {
-			delete(have, id{e.Policy, e.Client})
+		if old, is := have[idOf(e.Override)]; is {
+			delete(have, idOf(e.Override))
 			if slices.Equal(old.Limits, w.Limits) && old.Until.Equal(w.Until) && old.Note == w.Note {
 				continue
 			}
@@ -137,13 +140,36 @@ func (o *Operator) Steps(ctx context.Context, entries []Entry, prune bool) (step
 		}
 		steps = append(steps, s)
 	}
-	for _, h := range all {
-		if old, is := have[id{h.Policy, h.Client}]; is && prune {
-			end := Entry{Override: ginlimit.Override{Policy: h.Policy, Client: h.Client}}
+	for _, old := range slices.SortedFunc(maps.Values(have), Written.compare) {
+		if prune {
+			end := Entry{Override: ginlimit.Override{Policy: old.Policy, Client: old.Client}}
 			steps = append(steps, Step{Change: Ends, Old: &old, entry: end})
 		}
 	}
 	return steps, inFile(steps, o.Check(ctx, overridesOf(steps)...))
+}
+
+// id is what is one's own of an override.
+type id struct{ policy, client string }
+
+func idOf(o ginlimit.Override) id { return id{o.Policy, o.Client} }
+
+// have returns the overrides in force that entries of a file may replace, or all.
+func (o *Operator) have(ctx context.Context, want []Entry, all bool) (map[id]Written, error) {
+	listed, err := o.Overrides(ctx)
+	if err != nil {
+		return nil, err
+	}
+	wanted := map[id]bool{}
+	for _, e := range want {
+		wanted[idOf(e.Override)] = true
+	}
+	read, err := o.Read(slices.DeleteFunc(listed, func(v Listed) bool { return !all && !wanted[id{v.Policy, v.Client}] })...)
+	have := map[id]Written{}
+	for _, h := range read {
+		have[idOf(h)] = WrittenOf(h)
+	}
+	return have, err
 }
 
 // fit returns entries with clients as their policies know them, or every error in them.
@@ -157,7 +183,6 @@ func (o *Operator) fit(ctx context.Context, entries []Entry) (all []Entry, err e
 		variants[p.Name] = append(variants[p.Name], p)
 	}
 	var faults faults
-	type id struct{ policy, client string }
 	seen := map[id]bool{}
 	for _, e := range entries {
 		if len(variants[e.Policy]) == 0 {
@@ -171,10 +196,10 @@ func (o *Operator) fit(ctx context.Context, entries []Entry) (all []Entry, err e
 			faults.add(e, e.line, "%w%s", err, o.Hints[need.Need])
 			continue
 		}
-		if seen[id{e.Policy, e.Client}] {
+		if seen[idOf(e.Override)] {
 			faults.add(e, e.line, "policy %q has %s twice", e.Policy, Whom(e.of.Key))
 		}
-		seen[id{e.Policy, e.Client}] = true
+		seen[idOf(e.Override)] = true
 		all = append(all, e)
 	}
 	return all, faults.err()

@@ -15,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/overrides"
 	"github.com/ginlimit/ginlimit/internal/traits"
 )
 
@@ -28,14 +29,17 @@ type Config struct {
 
 // Operator looks at the limits of a prefix, and changes them. It counts as no process, decides nothing without Redis
 // and remembers no denial. One serves one command or page: it reads policies once, and overrides once until it changes
-// some.
+// some: all of thousands are listed, and few are read.
 type Operator struct {
 	Config
 	rdb       redis.UniversalClient
 	limiters  []*ginlimit.Limiter // the first is without a policy
 	policies  []ginlimit.PolicyInfo
-	overrides []ginlimit.Override
+	overrides []Listed
 }
+
+// Listed is an override in force, by the policy, the client as Redis has it, and its end.
+type Listed = overrides.Entry
 
 // withoutHooks is a client to which a limiter adds no hook. Each page has limiters, and a hook stays with its client.
 type withoutHooks struct{ redis.UniversalClient }

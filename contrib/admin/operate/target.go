@@ -1,7 +1,6 @@
 package operate
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -111,8 +110,8 @@ func (o *Operator) overrideOf(ctx context.Context, of ginlimit.PolicyInfo, c Cli
 		return nil, err
 	}
 	stored, prefix, isPlain := o.Stored(of.Name, c), ginlimit.Key(of.Name, ""), c.Hashed && !HasSecret(of)
-	var found *ginlimit.Override
-	for _, v := range all { // that for all clients before those for one
+	var found []Listed
+	for _, v := range all {
 		if v.Policy != of.Name {
 			continue
 		}
@@ -121,16 +120,23 @@ func (o *Operator) overrideOf(ctx context.Context, of ginlimit.PolicyInfo, c Cli
 			is = string(clientkey.Text{}.Append(nil, prefix, v.Client)) == stored
 		}
 		if is {
-			found = &v
+			found = append(found, v)
 		}
 	}
-	return found, nil
+	if len(found) == 0 {
+		return nil, nil
+	}
+	read, err := o.Read(slices.MaxFunc(found, Listed.Compare)) // rather that of the client
+	if err != nil {
+		return nil, err
+	}
+	return &read[0], nil
 }
 
-// Overrides returns the overrides in force, by policy and client, with clients as Redis has them.
-func (o *Operator) Overrides(ctx context.Context) ([]ginlimit.Override, error) {
+// Overrides lists the overrides in force, in no order.
+func (o *Operator) Overrides(ctx context.Context) ([]Listed, error) {
 	if o.overrides == nil {
-		all, err := o.limiters[0].Overrides(ctx)
+		all, err := o.limiters[0].Traits(traits.Key{}).Overrides(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -139,31 +145,28 @@ func (o *Operator) Overrides(ctx context.Context) ([]ginlimit.Override, error) {
 	return slices.Clone(o.overrides), nil
 }
 
+// Read reads listed overrides, with clients as Redis has them.
+func (o *Operator) Read(some ...Listed) ([]ginlimit.Override, error) {
+	return o.limiters[0].Traits(traits.Key{}).Read(some)
+}
+
+// ForAll returns the listed override of a policy for all clients, or nil.
+func (o *Operator) ForAll(all []Listed, policy string) (*ginlimit.Override, error) {
+	i := slices.IndexFunc(all, func(v Listed) bool { return v.Client == "" && v.Policy == policy })
+	if i < 0 {
+		return nil, nil
+	}
+	read, err := o.Read(all[i])
+	if err != nil {
+		return nil, err
+	}
+	return &read[0], nil
+}
+
 // Change makes overrides, with clients as Redis has them: all or none.
 func (o *Operator) Change(ctx context.Context, all ...ginlimit.Override) error {
-	err := o.limiters[0].OverrideAll(ctx, all...)
-	if o.overrides == nil {
-		return err
-	}
-	if err != nil { // they may be in force
-		o.overrides = nil
-		return err
-	}
-	type id struct{ policy, client string }
-	changed := map[id]bool{}
-	for _, c := range all {
-		changed[id{c.Policy, c.Client}] = true
-	}
-	o.overrides = slices.DeleteFunc(o.overrides, func(h ginlimit.Override) bool { return changed[id{h.Policy, h.Client}] })
-	for _, c := range all {
-		if len(c.Limits) > 0 {
-			o.overrides = append(o.overrides, c)
-		}
-	}
-	slices.SortFunc(o.overrides, func(a, b ginlimit.Override) int {
-		return cmp.Or(cmp.Compare(a.Policy, b.Policy), cmp.Compare(a.Client, b.Client))
-	})
-	return nil
+	o.overrides = nil // also after an error: they may be in force
+	return o.limiters[0].OverrideAll(ctx, all...)
 }
 
 // Check returns why Change would not make overrides.
@@ -171,13 +174,14 @@ func (o *Operator) Check(ctx context.Context, all ...ginlimit.Override) error {
 	return o.limiters[0].Traits(traits.Key{}).CheckOverrides(ctx, all)
 }
 
-// Before returns the limits that an override of a client would replace, or of all clients if it is the zero Client.
-func (o *Operator) Before(ctx context.Context, of ginlimit.PolicyInfo, c Client) (string, error) {
+// Before returns the limits that an override of a client would replace, or of all clients if it is the zero Client, and
+// what they are for people.
+func (o *Operator) Before(ctx context.Context, of ginlimit.PolicyInfo, c Client) ([]ginlimit.Limit, string, error) {
 	found, err := o.overrideOf(ctx, of, c)
 	if err != nil || found == nil {
-		return LimitsText(of.Limits, of.Options), err
+		return of.Limits, LimitsText(of.Limits, of.Options), err
 	}
-	return LimitsText(found.Limits, nil) + ", of an override", nil
+	return found.Limits, LimitsText(found.Limits, nil) + ", of an override", nil
 }
 
 // Status returns a Result for each limit of the client. A policy with shares needs a tenant.

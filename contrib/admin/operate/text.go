@@ -22,18 +22,34 @@ func Span(d time.Duration) string {
 	return d.Round(time.Second).String()
 }
 
+// maxDays is how long a span is at most.
+const maxDays = 36500
+
 // ParseSpan reads a duration such as 90s, 15m or 7d.
 func ParseSpan(text string) (time.Duration, error) {
 	d, err := time.ParseDuration(text)
 	if days, ok := strings.CutSuffix(text, "d"); ok && err != nil {
 		var n uint64
-		n, err = strconv.ParseUint(days, 10, 16)
+		if n, err = strconv.ParseUint(days, 10, 64); n > maxDays { // also if it has no place in n
+			n, err = maxDays+1, nil
+		}
 		d = time.Duration(n) * 24 * time.Hour
 	}
-	if err != nil || d <= 0 {
+	switch {
+	case err != nil || d <= 0:
 		return 0, fault("%.64q is no duration above 0, such as 90s, 15m, 2h or 7d", text)
+	case d > maxDays*24*time.Hour:
+		return 0, fault("%.64q is too long: at most %dd", text, maxDays)
 	}
 	return d, nil
+}
+
+// Plural returns a number and its noun.
+func Plural(n int, one, more string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, more)
 }
 
 // ParseUntil returns the end of an override, which is a time or a duration from now on.
@@ -99,6 +115,36 @@ func KeyText(p ginlimit.PolicyInfo) string {
 		return "(methods)"
 	}
 	return p.Key
+}
+
+// LeftOut says which limits an override leaves out that has others of the same policy, or returns "": whoever raises
+// one limit of several may think that the others stay.
+func LeftOut(before, limits []ginlimit.Limit) string {
+	isIn := func(of []ginlimit.Limit) func(ginlimit.Limit) bool {
+		return func(l ginlimit.Limit) bool { return SharesBucket([]ginlimit.Limit{l}, of) }
+	}
+	left := slices.DeleteFunc(slices.Clone(before), isIn(limits))
+	if left = slices.DeleteFunc(left, isInFlight); len(left) == 0 || !SharesBucket(before, limits) {
+		return ""
+	}
+	return "an override replaces all limits: " + LimitsText(left, nil) + " will not hold"
+}
+
+// SharesBucket reports whether a bucket of some limits is one of others, too.
+func SharesBucket(some, others []ginlimit.Limit) bool {
+	bucket := func(l ginlimit.Limit) ginlimit.Limit {
+		return ginlimit.Limit{Period: l.Period, Algorithm: l.Algorithm, Calendar: l.Calendar, InFlight: l.InFlight}
+	}
+	return slices.ContainsFunc(some, func(l ginlimit.Limit) bool {
+		return l.InFlight == 0 &&
+			slices.ContainsFunc(others, func(other ginlimit.Limit) bool { return bucket(other) == bucket(l) })
+	})
+}
+
+// IsHeld reports that a client is denied for longer than the limit alone would deny it: by a block or a debt.
+func IsHeld(r ginlimit.Result) bool {
+	return !r.Allowed && r.Cause == ginlimit.CauseRate && r.Limit.Calendar == (ginlimit.Calendar{}) &&
+		r.RetryAfter > r.Limit.Period && r.RetryAfter != ginlimit.Never
 }
 
 // OverrideText returns what an override says.

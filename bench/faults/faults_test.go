@@ -1,0 +1,146 @@
+package main
+
+import (
+	"net/http"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ginlimit/ginlimit/bench/internal/redistest"
+)
+
+// TestJudge sends the program's requests, in simulated time, to limiters whose faults are known.
+func TestJudge(t *testing.T) {
+	const before, during, after = 2 * time.Second, 3 * time.Second, 2 * time.Second
+	const greedy, modest, failed = 1191, 10 * 21, 10 * 9 // requests in all, and those of modest clients in the fault
+	const allowed = 10*requestsPerHour + modest
+	exact := func(sent int, _ bool) answer {
+		if sent > requestsPerHour {
+			return answer{status: http.StatusTooManyRequests}
+		}
+		return answer{status: http.StatusOK}
+	}
+	admits, denies := answer{status: http.StatusOK}, answer{status: http.StatusTooManyRequests}
+	for name, row := range map[string]struct {
+		limiter           func(sent int, fault bool) answer
+		admitted, refused int
+		statuses          string
+		longest           time.Duration
+	}{
+		"exact":      {exact, allowed, 0, "", 0},
+		"admits all": {func(int, bool) answer { return admits }, greedy + modest, 0, "", 0},
+		"denies all": {func(int, bool) answer { return denies }, 0, greedy + modest, "429", 0},
+		"fails with an error's text": {func(sent int, fault bool) answer {
+			if fault {
+				return answer{status: http.StatusInternalServerError, leaks: true}
+			}
+			return exact(sent, fault)
+		}, allowed - failed, failed, `500\*`, 0},
+		"does not answer": {func(sent int, fault bool) answer {
+			if fault {
+				time.Sleep(patience)
+				return answer{}
+			}
+			return exact(sent, fault)
+		}, allowed - failed, failed, "none", patience},
+		"answers late": {func(sent int, fault bool) answer {
+			if fault {
+				time.Sleep(during)
+			}
+			return exact(sent, fault)
+		}, allowed, 0, "", during},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				begin := time.Now()
+				inFault := func() bool { return time.Since(begin) >= before && time.Since(begin) < before+during }
+				found := load(clients(), before+during+after, counting(row.limiter, inFault))
+				o := judge(clients(), found, before)
+				require.Len(t, found, greedy+modest)
+				require.Equal(t, allowed, o.allowed)
+				require.Equal(t, row.admitted, o.admitted)
+				require.Equal(t, row.refused, o.refused)
+				require.Equal(t, row.statuses, statuses([]outcome{o}))
+				require.Equal(t, row.longest, o.took.percentile(100))
+			})
+		})
+	}
+}
+
+// counting returns what sends a request to a limiter, which is told how many the client has sent.
+func counting(limiter func(sent int, fault bool) answer, inFault func() bool) func(string) answer {
+	var mu sync.Mutex
+	sent := map[string]int{}
+	next := func(client string) int {
+		mu.Lock()
+		defer mu.Unlock()
+		sent[client]++
+		return sent[client]
+	}
+	return func(client string) answer { return limiter(next(client), inFault()) }
+}
+
+// TestFigures: a peer's figure is in bold if it is better, and a figure is that of the median round.
+func TestFigures(t *testing.T) {
+	ours := []outcome{{admitted: 9, allowed: 5, refused: 1, back: time.Second, took: times{7 * time.Millisecond}}}
+	peer := []outcome{{admitted: 4, allowed: 5, back: 3 * time.Second}, {admitted: 5, allowed: 5, back: 2 * time.Second},
+		{admitted: 2, allowed: 5, refused: 3, back: patience, took: times{time.Second, patience},
+			unasked: map[unasked]int{{503, false}: 1, {500, true}: 2, {}: 1}}}
+	var out strings.Builder
+	for _, table := range tables() {
+		table.write(&out, []string{"ginlimit", "peer"}, []row{{fault{name: "f"}, [][]outcome{ours, peer}}})
+	}
+	var rows []string
+	for line := range strings.Lines(out.String()) {
+		if strings.HasPrefix(line, "| f ") {
+			rows = append(rows, strings.TrimSpace(line))
+		}
+	}
+	require.Equal(t, []string{"| f | 7, 7 | **0**, **0** | 0, 0 |", "| f | 9 | **4** |",
+		`| f | 1 | **0**: 500\*, none, 503 |`, "| f | 1000 | 3000 |"}, rows)
+	require.Contains(t, out.String(), "| Admitted, where 5 are allowed | ginlimit | peer |")
+}
+
+// TestAFullRedis runs the program for a moment. Two peers fail; of one, clients see the error's text.
+func TestAFullRedis(t *testing.T) {
+	redistest.Start(t) // or skip
+	o := options{rounds: 1, only: regexp.MustCompile("OOM"), libraries: regexp.MustCompile("ulule|Fiber"),
+		phases: phases{during: 500 * time.Millisecond}}
+	var out, progress strings.Builder
+	require.NoError(t, compare(t.Context(), o, &out, &progress))
+	var refused string
+	for table := range strings.SplitSeq(out.String(), "\n\n") {
+		if strings.HasPrefix(table, "| Refused") {
+			refused = table
+		}
+	}
+	cells := strings.Split(refused[strings.LastIndex(refused, "\n"):], " | ")
+	require.Len(t, cells, 4, refused)
+	require.Equal(t, "0", cells[1], "ginlimit decides by itself")
+	require.Contains(t, cells[2], ": 500")
+	require.NotContains(t, cells[2], `500\*`)
+	require.Contains(t, cells[3], `: 500\*`)
+}
+
+// TestContestants: each library is limited, counted by the name that the program looks for, and exact without a fault.
+func TestContestants(t *testing.T) {
+	redistest.Start(t) // or skip
+	scripts := faults()[slices.IndexFunc(faults(), func(f fault) bool { return f.name == "scripts flushed" })]
+	for _, c := range contestants() {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			o, err := c.run(t.Context(), scripts, phases{before: 100 * time.Millisecond, after: 100 * time.Millisecond})
+			require.NoError(t, err)
+			require.Positive(t, o.allowed)
+			require.Equal(t, o.allowed, o.admitted)
+			require.Zero(t, o.refused)
+			require.Less(t, o.back, patience)
+		})
+	}
+}
