@@ -6,6 +6,8 @@ import (
 
 	"github.com/gin-gonic/gin"
 	"github.com/redis/go-redis/v9"
+
+	"github.com/ginlimit/ginlimit/internal/rules"
 )
 
 // New returns middleware that limits requests: [NewLimiter] with the defaults, and
@@ -83,6 +85,32 @@ func FirstOf(policies ...*Policy) gin.HandlerFunc {
 	}
 }
 
+// handler is the middleware of policies, with what is known of all requests. It leaves out what no policy has.
+type handler struct {
+	limiter  *Limiter // of all policies
+	policies []*Policy
+	exempts  bool // a policy does not count all requests
+	queues   bool // a request may wait
+	settles  bool // a charge is settled once the request was served
+	drafts   bool // RateLimit-Policy and RateLimit list limits
+	reports  bool // these fields, or a function of header fields, need the status of each limit
+	plain    bool // nobody needs the answer of its only policy once the request was answered, unless it has a slot
+}
+
+// newHandler prepares the middleware of policies.
+func newHandler(policies []*Policy) *handler {
+	h := &handler{limiter: policies[0].limiter, policies: policies}
+	for _, p := range policies {
+		h.exempts = h.exempts || p.exempts.any()
+		h.queues = h.queues || p.asks.queue.Length > 0
+		h.settles = h.settles || p.asks.settle != nil
+		h.drafts = h.drafts || p.answers.headers&RateLimitDraft != 0 && !p.dryRun
+		h.reports = h.reports || p.asked.Report >= rules.ReportEvery
+	}
+	h.plain = len(policies) == 1 && !h.queues && !h.settles && !h.reports
+	return h
+}
+
 // serving returns a copy of the policies of a handler, which serve requests from now on. It panics with all
 // faults in them: a function finds the faults of two.
 func serving(of string, policies []*Policy, fault func(p, before *Policy) error) []*Policy {
@@ -151,4 +179,80 @@ func Results(c *gin.Context) (all []Result) {
 		all = append(all, t.result)
 	}
 	return all
+}
+
+// stateOf returns the newest state of a request of a handler that has decided, or nil.
+func stateOf(c *gin.Context) *requestState {
+	newest, _ := c.Get(stateKey)
+	s, _ := newest.(*requestState)
+	return s.orBefore()
+}
+
+// orBefore returns a state, or if its handler has not decided the one before. Of nil it is nil.
+func (s *requestState) orBefore() *requestState {
+	if s != nil && !s.decided.Load() {
+		return s.before.Load()
+	}
+	return s
+}
+
+// link links the state to those of other handlers, and warns if one of them has charged the same bucket.
+func (s *requestState) link(c *gin.Context) {
+	if s.follows.Load() { // another handler has decided in a callback of this one
+		s.before.Store(stateOf(c))
+		c.Set(stateKey, s)
+	}
+	for other := s.before.Load(); other != nil; other = other.before.Load() {
+		for i := range s.parts {
+			t := &s.parts[i]
+			if t.sharesWith(other) && !t.policy.logged.twice.Swap(true) {
+				t.policy.limiter.logger.WarnContext(c.Request.Context(),
+					"ginlimit: two handlers charge one bucket for one request; if that is not meant, "+
+						"give them different names",
+					"name", t.policy.name)
+			}
+		}
+	}
+}
+
+// sharesWith reports whether another handler has decided about the same bucket.
+func (t *part) sharesWith(s *requestState) bool {
+	for i := range s.parts {
+		other := &s.parts[i]
+		if t.hash != 0 && t.hash == other.hash && t.limits.rules.Now().Shares(other.limits.rules.Now()) &&
+			t.policy.limiter.engine.SharesStore(s.limiter.engine) {
+			return true
+		}
+	}
+	return false
+}
+
+// chain returns the parts of all handlers so far for which a function is true, in the order in which they
+// were decided.
+func (s *requestState) chain(is func(*part) bool) (all []*part) {
+	if s == nil {
+		return nil
+	}
+	all = s.before.Load().chain(is)
+	for i := range s.parts {
+		if is(&s.parts[i]) {
+			all = append(all, &s.parts[i])
+		}
+	}
+	return all
+}
+
+// closest returns the part, of those of all handlers so far for which a function is true, whose result is
+// closest to exhaustion, or nil of none.
+func (s *requestState) closest(is func(*part) bool) (closest *part) {
+	if s == nil {
+		return nil
+	}
+	closest = s.before.Load().closest(is)
+	for i := range s.parts {
+		if t := &s.parts[i]; is(t) && (closest == nil || t.result.closerThan(closest.result)) {
+			closest = t
+		}
+	}
+	return closest
 }

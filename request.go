@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"reflect"
 	"slices"
+	"sync/atomic"
+	"time"
 
 	"github.com/gin-gonic/gin"
 
@@ -14,8 +16,70 @@ import (
 	"github.com/ginlimit/ginlimit/internal/clientkey"
 	"github.com/ginlimit/ginlimit/internal/engine"
 	"github.com/ginlimit/ginlimit/internal/gintrust"
+	"github.com/ginlimit/ginlimit/internal/httpfields"
 	"github.com/ginlimit/ginlimit/internal/readahead"
 )
+
+// requestState is what the policies of one handler have decided on a request, linked to what earlier
+// handlers have. A copy of the [gin.Context] shares it, for as long as it likes: so once it has decided, only
+// deciding and fields change, and the questions and answers of parts.
+type requestState struct {
+	*handler
+	parts    []part
+	deciding *decision                    // nil once nobody needs it: another request has it then
+	asking   *Policy                      // whose key function runs
+	address  *gintrust.Address            // while lists and keys ask for it; nil if one of them does
+	decided  atomic.Bool                  // results do not change any more
+	follows  atomic.Bool                  // another handler has begun to decide since
+	before   atomic.Pointer[requestState] // of the handler that decided before; nil if there is none
+	fields   httpfields.Fields            // memory
+}
+
+// state returns the newest state of a request, which the handler is about to decide on.
+func (h *handler) state(c *gin.Context) (s *requestState) {
+	if len(h.policies) == 1 {
+		one := new(struct {
+			requestState
+			parts [1]part
+		})
+		s, one.requestState.parts = &one.requestState, one.parts[:]
+		if s.deciding, _ = h.limiter.decisions.Get().(*decision); s.deciding == nil {
+			s.deciding = &decision{one: new(memory)}
+		}
+	} else {
+		several := new(struct {
+			requestState
+			decision decision
+			address  gintrust.Address
+		})
+		s, several.deciding, several.requestState.address = &several.requestState, &several.decision, &several.address
+		s.parts = make([]part, len(h.policies))
+	}
+	s.handler, s.asking = h, h.policies[0]
+	s.deciding.limiter, s.deciding.parts = h.limiter, s.parts
+	if h.limiter.observers != nil {
+		s.deciding.began = time.Now()
+	}
+	for i, p := range h.policies {
+		s.parts[i].policy, s.parts[i].dry = p, p.dryRun
+	}
+	last, _ := c.Get(stateKey)
+	if newest, follows := last.(*requestState); follows {
+		newest.follows.Store(true)
+		s.before.Store(newest.orBefore())
+	}
+	c.Set(stateKey, s)
+	return s
+}
+
+// end gives the memory of the decision to another request. No handler that follows reads it, and no copy of the
+// context; after an error or a panic, the garbage collector has it.
+func (s *requestState) end() {
+	d := s.deciding
+	s.parts[0].ask, s.parts[0].answer, s.deciding = nil, nil, nil
+	*d = decision{one: d.one}
+	s.limiter.decisions.Put(d)
+}
 
 // serve decides on a request, and answers it if it is denied.
 func (s *requestState) serve(c *gin.Context) {
