@@ -1,0 +1,122 @@
+package main
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+)
+
+const head = `# Evidence
+
+For whoever has to sign off that ginlimit may guard a service: each guarantee, what would break it, what has tried to,
+and how much. %[1]sgo run ./tests/evidence%[1]s writes this page from the code and from what [runs](#runs) have seen,
+and a test compares: no figure is typed. A test is named if it fails once the guarantee is broken.
+
+%[1]sgo run ./tests/evidence -check 1%[1]s runs the tests of guarantee 1, and %[1]s-check 0%[1]s all; some need
+redis-server. No test covers what an [eviction](operations.md#maxmemory) or a failover that loses writes admits, or who
+[writes to Redis](SECURITY.md#threat-model).
+`
+
+const runsHead = `
+## Runs
+
+%[1]sgo run ./tests/evidence -record NAME%[1]s makes one again, by the command that it prints, and keeps what it sees.
+
+`
+
+// write returns the page, or what is missing in the code or the records.
+func write(t *tree) (string, error) {
+	var b strings.Builder
+	fmt.Fprintf(&b, head, "`")
+	for i, g := range guarantees {
+		fmt.Fprintf(&b, "\n## %d. %s\n\n%s\n\n%s\n\n", i+1, g.title, wrapped(g.says, ""),
+			wrapped("What would break it: "+lower(g.breaks), ""))
+		for _, a := range g.tried {
+			item, err := t.item(a)
+			if err != nil {
+				return "", fmt.Errorf("guarantee %d: %w", i+1, err)
+			}
+			b.WriteString(item)
+		}
+	}
+	fmt.Fprintf(&b, runsHead, "`")
+	for _, r := range runs {
+		seen, err := t.recorded(r)
+		if err != nil {
+			return "", err
+		}
+		fmt.Fprintf(&b, "- `%s`, %s: %s\n", r.name, seen.Date, r.what)
+	}
+	return b.String(), nil
+}
+
+// recorded returns what a run has seen, if that was by its command.
+func (t *tree) recorded(r run) (seen, error) {
+	s, ok := t.seen[r.name]
+	if !ok || s.Command != r.command || len(s.Figures) != len(r.figures) {
+		return s, fmt.Errorf("the run %s is not recorded: go run ./tests/evidence -record %s", r.name, r.name)
+	}
+	return s, nil
+}
+
+// item is that of an attempt: what it is, how much was tried, and the tests.
+func (t *tree) item(a attempt) (string, error) {
+	parts := []string{a.what}
+	for _, name := range a.runs {
+		i := slices.IndexFunc(runs, func(r run) bool { return r.name == name })
+		if i < 0 {
+			return "", fmt.Errorf("there is no run %s", name)
+		}
+		seen, err := t.recorded(runs[i])
+		if err != nil {
+			return "", err
+		}
+		parts = append(parts, fmt.Sprintf("%s (`%s`)", runs[i].tell(seen), name))
+	}
+	if a.table != nil {
+		rows, err := t.rows(a.table.file, a.table.name)
+		if err != nil {
+			return "", err
+		}
+		parts = append(parts, fmt.Sprintf("%d %s", rows, a.table.unit))
+	}
+	var tests []string
+	for _, named := range a.tests {
+		at, ok := t.tests[named]
+		if !ok {
+			return "", fmt.Errorf("there is no test %s", named)
+		}
+		_, name, _ := strings.Cut(named, " ")
+		tests = append(tests, fmt.Sprintf("[`%s`](%s)", name, path.Join("..", at.file)))
+	}
+	if tests != nil {
+		parts = append(parts, strings.Join(tests, ", "))
+	}
+	return wrapped("- "+strings.Join(parts, ": "), "  ") + "\n", nil
+}
+
+// lower begins a sentence in small letters, after a colon.
+func lower(text string) string { return strings.ToLower(text[:1]) + text[1:] }
+
+// wrapped breaks a paragraph into lines of at most 120 characters, but for longer words; lines after the first are
+// indented.
+func wrapped(text, indent string) string {
+	var b strings.Builder
+	line := 0
+	for _, word := range strings.Fields(text) {
+		n := len([]rune(word))
+		switch {
+		case line == 0:
+		case line+1+n > 120:
+			b.WriteString("\n" + indent)
+			line = len(indent)
+		default:
+			b.WriteByte(' ')
+			line++
+		}
+		b.WriteString(word)
+		line += n
+	}
+	return b.String()
+}
