@@ -24,6 +24,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"log/slog"
+	"reflect"
 	"runtime"
 	"slices"
 	"strings"
@@ -248,10 +249,16 @@ func (b *background) eachLog(f func(log *upkeepLog)) {
 	logs := slices.Clone(b.logs)
 	b.mu.Unlock()
 	for i, log := range logs {
-		if !slices.ContainsFunc(logs[:i], func(before *upkeepLog) bool { return before.Logger == log.Logger }) {
+		if !slices.ContainsFunc(logs[:i], log.isOf) {
 			f(log)
 		}
 	}
+}
+
+// isOf reports whether another logger writes to the same handler.
+func (l *upkeepLog) isOf(other *upkeepLog) bool {
+	a, b := l.Handler(), other.Handler()
+	return reflect.ValueOf(a).Comparable() && reflect.ValueOf(b).Comparable() && a == b
 }
 
 // lost publishes the policies again, as Redis has lost them, and logs how many overrides are gone with them.

@@ -50,7 +50,8 @@ type Override struct {
 // seconds, and may be in force all the same.
 func (l *Limiter) Override(ctx context.Context, o Override) error { return l.OverrideAll(ctx, o) }
 
-// OverrideAll is [Limiter.Override] for up to 1,000 overrides, all or none.
+// OverrideAll is [Limiter.Override] for up to 1,000 overrides: none, if one has a
+// fault. If Redis fails meanwhile, some may be in force.
 func (l *Limiter) OverrideAll(ctx context.Context, all ...Override) error {
 	if l == nil || l.engine == nil {
 		return errNotMade

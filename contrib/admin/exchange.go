@@ -93,7 +93,7 @@ func (h *handler) importOf(v *visit) (*importBody, error) {
 		return nil, err
 	}
 	b.File = base64.StdEncoding.EncodeToString(text)
-	b.Sentence = fmt.Sprintf("Set overrides, all or none, in every process within a second: %d new, "+
+	b.Sentence = fmt.Sprintf("Set overrides in every process within a second: %d new, "+
 		"and %d in place of others. All others stay.", added, len(b.Steps)-added)
 	return b, nil
 }

@@ -91,12 +91,12 @@ func TestMoveToAnotherRedis(t *testing.T) {
 
 			before := to.upload(file.text)
 			require.Equal(t, http.StatusOK, before.code, before.text)
-			require.Contains(t, before.text, fmt.Sprintf("Set overrides, all or none, in every process within a second: %d new, "+
+			require.Contains(t, before.text, fmt.Sprintf("Set overrides in every process within a second: %d new, "+
 				"and 0 in place of others. All others stay.", len(all)))
 			require.NotRegexp(t, `<script>|<img|[\x00-\x08\x0b-\x1f\x7f\x{202e}]`, before.text)
 			require.Empty(t, testkit.Must(to.limiter.Overrides(t.Context())), "nothing is set before it is confirmed")
 			to.log.lines()
-			require.Contains(t, to.ok("apply", "file", asked(t, before.text)), "Done: Set overrides, all or none")
+			require.Contains(t, to.ok("apply", "file", asked(t, before.text)), "Done: Set overrides")
 			lines := to.log.lines()
 			require.Len(t, lines, len(all))
 			for _, line := range lines {

@@ -89,6 +89,12 @@ func New() *Collector {
 		waiting: prometheus.NewDesc("ginlimit_waiting_callers",
 			"Callers in the process that wait for tokens or a slot, by policy.", []string{"name"}, nil),
 	}
+	c.addFigures()
+	return c
+}
+
+// addFigures adds what [ginlimit.Stats] has one of.
+func (c *Collector) addFigures() {
 	figure := func(name, help string, kind prometheus.ValueType, of func(ginlimit.Stats) float64) {
 		c.figures = append(c.figures, figure{prometheus.NewDesc(name, help, nil, nil), kind, of, false})
 	}
@@ -127,7 +133,6 @@ func New() *Collector {
 		"Buckets in the process, which decide without Redis, full ones that are not forgotten yet among them.",
 		prometheus.GaugeValue,
 		func(s ginlimit.Stats) float64 { return float64(s.LocalBuckets) })
-	return c
 }
 
 // Observe counts a decision. It is for [ginlimit.WithObserver].

@@ -28,7 +28,7 @@ func limitBehindCORS(router *gin.Engine, limiter *ginlimit.Limiter, page string)
 		AllowHeaders: []string{"Authorization", "Content-Type"},
 		ExposeHeaders: []string{"Retry-After", "X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset",
 			"X-RateLimit-Status", "RateLimit-Policy", "RateLimit"}, // or a page cannot read them
-		MaxAge: time.Hour, // of the answer to a preflight, or a browser asks again after seconds
+		MaxAge: time.Hour, // or a browser asks again after seconds
 	}))
 	router.GET("/ready", func(c *gin.Context) { c.Status(http.StatusOK) }) // not limited
 	router.Use(limiter.Handler("all", ginlimit.PerHour(1000)))

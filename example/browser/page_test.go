@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/url"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -36,9 +37,10 @@ type page struct {
 
 // events are what the browser tells.
 type events struct {
-	mu     sync.Mutex
-	faults []string
-	asked  int
+	mu      sync.Mutex
+	faults  []string
+	asked   int
+	refused string // the path of requests that are answered with an error
 }
 
 // open shows the page at address after setup. The test fails if the page errs or asks another host for anything.
@@ -65,7 +67,9 @@ func openAt(t *testing.T, address, at string, setup ...chromedp.Action[chromedp.
 		case *runtime.EventConsoleAPICalled:
 			fault("console: %s", e.Type)
 		case *log.EventEntryAdded:
-			fault("log: %s %s", e.Entry.Text, e.Entry.URL)
+			if seen.refused == "" || !strings.HasSuffix(e.Entry.URL, seen.refused) {
+				fault("log: %s %s", e.Entry.Text, e.Entry.URL)
+			}
 		case *network.EventRequestWillBeSent:
 			seen.asked++
 			if u, err := url.Parse(e.Request.URL); err != nil || u.Scheme != "data" && u.Host != address {

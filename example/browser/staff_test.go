@@ -88,6 +88,13 @@ func (p page) sendForm(form string, fields ...string) {
 	p.until("another page", `window.before === undefined && document.readyState === 'complete'`)
 }
 
+// refuses says that requests of a path will be answered with an error.
+func (p page) refuses(path string) {
+	p.events.mu.Lock()
+	defer p.events.mu.Unlock()
+	p.events.refused = path
+}
+
 // upload chooses a file on the page of overrides, and sends it by the keyboard.
 func (p page) upload(file string) {
 	p.t.Helper()
@@ -144,6 +151,7 @@ func TestStaffPages(t *testing.T) {
 			require.Contains(t, p.text("main"), "700/m")
 			check("after an import")
 			p.look(address, "overrides")
+			p.refuses("/staff/import") // with 400, which the browser logs
 			p.upload("[{policy: none, all: true, limits: 4/m, for: 1h}]")
 			require.Contains(t, p.text("main"), "Override 1, line 1: no process serves a policy")
 			check("a file with errors")

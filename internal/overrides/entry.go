@@ -2,7 +2,7 @@ package overrides
 
 import (
 	"cmp"
-	"strconv"
+	"fmt"
 	"strings"
 	"time"
 
@@ -28,20 +28,15 @@ func (e Entry) Read() (o Override, err error) {
 	return o, err
 }
 
-const (
-	begin = `{"v":` // of the text of an override
-	until = `"until":`
-)
+// begin is how the text of an override begins.
+var begin = fmt.Sprintf(`{"v":%d,`, wire.TextVersion)
 
 // entryOf returns an override by its name and text. The text is read whole only if they do not say all: a name may have
-// hashes, and another program may have written the text. In a string of JSON no quote stands without a backslash.
+// hashes, and another program may have written the text.
 func entryOf(name, text string) (Entry, error) {
-	version, _, _ := strings.Cut(strings.TrimPrefix(text, begin), ",")
-	_, ends, _ := strings.Cut(text, until)
-	ends = ends[:max(0, strings.IndexAny(ends, ",}"))]
-	end, err := strconv.ParseInt(ends, 10, 64)
+	end, hasEnd := wire.OverrideEnd(text)
 	policy, client, ok := clientkey.Split(name)
-	if ok && err == nil && version == strconv.Itoa(wire.TextVersion) {
+	if ok && hasEnd && strings.HasPrefix(text, begin) {
 		return Entry{policy, client, time.UnixMilli(end), text}, nil
 	}
 	o, err := Entry{text: text}.Read()

@@ -21,7 +21,7 @@ import (
 const (
 	// Max is how many overrides a prefix has.
 	Max = 10_000
-	// MaxChanges is how many one call changes: it holds Redis up for a few milliseconds.
+	// MaxChanges is how many one call changes.
 	MaxChanges = 1000
 	// kept is how many names and stamps of the latest changes a store keeps, for processes that know what came before.
 	kept = 4 * MaxChanges
@@ -41,6 +41,7 @@ type Store interface {
 	// if the store does not know that, or does not know the stamp to, which was its last one not long ago.
 	Since(ctx context.Context, stamp, to string) (texts map[string]string, last string, ok bool, err error)
 	// Change makes all changes and returns their stamp; or none, and "", if there would be more overrides than the limit.
+	// After an error some may have been made.
 	Change(ctx context.Context, c *wire.OverrideChanges) (stamp string, err error)
 }
 

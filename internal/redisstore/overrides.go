@@ -3,6 +3,7 @@ package redisstore
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"time"
 
@@ -100,8 +101,54 @@ func (o *Overrides) Since(ctx context.Context, stamp, to string) (
 	return texts, last, true, nil
 }
 
+const (
+	maxChanged = 100                  // overrides that one script changes, in a millisecond or so
+	longest    = 367 * 24 * time.Hour // that overrides last
+)
+
+// errEndsMissing says that the key of the ends is evicted again and again.
+var errEndsMissing = errors.New("redisstore: Redis does not keep when overrides end")
+
 // Change makes changes of overrides, and returns their stamp; or none and "" if there would be more overrides than
 // their limit.
-func (o *Overrides) Change(ctx context.Context, c *wire.OverrideChanges) (string, error) {
-	return o.change.run(ctx, o.rdb, o.keys, c.Encode()).Text()
+func (o *Overrides) Change(ctx context.Context, c *wire.OverrideChanges) (stamp string, err error) {
+	for _, args := range c.Encode(maxChanged) {
+		stamp, err = o.change.run(ctx, o.rdb, o.keys, args).Text()
+		for tries := 0; stamp == wire.EndsMissing && err == nil; tries++ {
+			if tries == 3 {
+				return "", errEndsMissing
+			}
+			if err = o.addEnds(ctx); err == nil {
+				stamp, err = o.change.run(ctx, o.rdb, o.keys, args).Text()
+			}
+		}
+		if err != nil || stamp == "" {
+			return "", err
+		}
+	}
+	return stamp, nil
+}
+
+// addEnds adds to the key of the ends what Redis has evicted. Who changes an override meanwhile sets its end.
+func (o *Overrides) addEnds(ctx context.Context) error {
+	texts, _, err := o.Overrides(ctx)
+	if err != nil {
+		return err
+	}
+	last := time.Now().Add(longest).UnixMilli()
+	pipe := o.rdb.Pipeline()
+	for some := range slices.Chunk(slices.Collect(maps.Keys(texts)), maxTexts) {
+		args := []any{"zadd", o.keys[1], "nx"}
+		for _, name := range some {
+			end, ok := wire.OverrideEnd(texts[name])
+			if !ok { // nobody can read it
+				end = last
+			}
+			args = append(args, end, name)
+		}
+		send(ctx, pipe, redis.NewIntCmd(ctx, args...))
+		send(ctx, pipe, redis.NewBoolCmd(ctx, "pexpireat", o.keys[1], last))
+	}
+	_, err = pipe.Exec(ctx)
+	return err
 }

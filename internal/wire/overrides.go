@@ -23,7 +23,7 @@ type OverrideChange struct {
 	Ends       time.Time
 }
 
-// OverrideChanges are made together. Their mark is no other's, and has no "|".
+// OverrideChanges are made by one call after another. Their mark is no other's, and has no "|".
 type OverrideChanges struct {
 	Mark    string
 	Limit   int // how many overrides there may be
@@ -31,13 +31,36 @@ type OverrideChanges struct {
 	Changes []OverrideChange
 }
 
-// Encode returns the arguments of override.lua.
-func (o *OverrideChanges) Encode() []any {
-	args := []any{o.Mark, o.Limit, o.Kept}
-	for _, c := range o.Changes {
-		args = append(args, c.Name, c.Text, c.Ends.UnixMilli())
+// Encode returns the arguments of override.lua for each call, which makes at most n changes. The first one is told of
+// all. The limit leaves room for the later ones, or others might leave the changes half made.
+func (o *OverrideChanges) Encode(n int) (calls [][]any) {
+	for from := 0; from < len(o.Changes); from += n {
+		rest, mark, limit := o.Changes[from:], o.Mark, o.Limit
+		own := min(n, len(rest))
+		if from > 0 {
+			rest, mark, limit = rest[:own], o.Mark+"."+strconv.Itoa(from), o.Limit+len(o.Changes)
+		}
+		args := []any{mark, limit, o.Kept, own}
+		for i, c := range rest {
+			if i >= own && c.Text != "" {
+				c.Text = "?" // is set later
+			}
+			args = append(args, c.Name, c.Text, c.Ends.UnixMilli())
+		}
+		calls = append(calls, args)
 	}
-	return args
+	return calls
+}
+
+// EndsMissing is the reply of override.lua if the key of the ends lacks overrides.
+const EndsMissing = "-"
+
+// OverrideEnd returns the Unix milliseconds when an override ends, by its text. In a string of JSON no quote stands
+// without a backslash.
+func OverrideEnd(text string) (int64, bool) {
+	_, ends, _ := strings.Cut(text, `"until":`)
+	end, err := strconv.ParseInt(ends[:max(0, strings.IndexAny(ends, ",}"))], 10, 64)
+	return end, err == nil
 }
 
 // OverrideTurn returns the turn of a stamp: a later stamp has a higher one, as long as the store loses nothing. It is 0

@@ -38,7 +38,9 @@ func TestALossIsLoggedOnce(t *testing.T) {
 	} {
 		testkit.RunInBubble(t, name, func(t *testing.T, b *testkit.Bubble) {
 			var log testkit.Buffer
-			ctx, toLog := t.Context(), ginlimit.WithLogger(slog.New(slog.NewTextHandler(&log, nil)))
+			ctx, handler := t.Context(), slog.NewTextHandler(&log, nil)
+			toLog := ginlimit.WithLogger(slog.New(handler))
+			testkit.NewOperated(t, b.Redis, ginlimit.WithLogger(slog.New(handler))) // one log by two loggers
 			l, reader := testkit.NewOperated(t, b.Redis, toLog), testkit.NewOperated(t, b.Connect(t))
 			p := testkit.NewPolicy(t, l, "api", ginlimit.PerMinute(3))
 			testkit.Must(p.Allow(ctx, "ann"))

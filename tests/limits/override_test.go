@@ -387,6 +387,9 @@ func TestOverridesAreBounded(t *testing.T) {
 			full := l.OverrideAll(ctx, append(some(0, 1, time.Minute), some(20_000, 1, time.Minute)...)...)
 			require.ErrorIs(t, full, ginlimit.ErrInvalidArgument)
 			require.ErrorContains(t, full, "there would be more than 10000 overrides")
+			full = l.OverrideAll(ctx, append(some(0, 999, time.Minute), some(20_000, 1, time.Minute)...)...)
+			require.ErrorContains(t, full, "there would be more than 10000 overrides", "of the last of several calls")
+			require.Equal(t, 10_000, l.Stats().Overrides, name)
 			require.NoError(t, l.OverrideAll(ctx, append(some(20_000, 1, time.Minute),
 				ginlimit.Override{Policy: "api", Client: "customer-000000"})...), "one ends, another begins")
 			require.Equal(t, ginlimit.PerMinute(3), limitOf(t, p, "customer-000000"))
@@ -414,6 +417,8 @@ func TestAnEvictedKeyEndsNoOverride(t *testing.T) {
 		require.NoError(t, l.OverrideAll(ctx, long, gone))
 		time.Sleep(90 * time.Second)
 		require.True(t, b.Mini.Del("ginlimit:{overrides}:ends"))
+		_, err := b.Mini.ZAdd("ginlimit:{overrides}:ends", float64(long.Until.UnixMilli()), "api|ann")
+		require.NoError(t, err) // as another process, which ended then, has begun to add all
 		short.Limits, short.Until = long.Limits, time.Now().Add(time.Minute)
 		require.NoError(t, l.Override(ctx, short))
 		require.NotContains(t, testkit.Must(b.Mini.HKeys("ginlimit:{overrides}")), "api|bob")
@@ -421,6 +426,33 @@ func TestAnEvictedKeyEndsNoOverride(t *testing.T) {
 		require.Equal(t, ginlimit.PerMinute(60), limitOf(t, p, "ann"))
 		time.Sleep(65 * time.Minute)
 		require.Empty(t, b.Mini.Keys())
+	})
+}
+
+// TestAnOutageInTheMiddleOfManyChanges: they are an error, some may be in force, and the same call makes the others.
+func TestAnOutageInTheMiddleOfManyChanges(t *testing.T) {
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		calls := 0
+		b.Redis.AddHook(testkit.EveryScript(func(send func() error) error {
+			if calls++; calls == 3 {
+				return errors.New("gone")
+			}
+			return send()
+		}))
+		l, ctx := testkit.NewOperated(t, struct{ redis.UniversalClient }{b.Redis}), t.Context()
+		p := testkit.NewPolicy(t, l, "api", ginlimit.PerMinute(3))
+		require.Equal(t, ginlimit.PerMinute(3), limitOf(t, p, "someone"))
+		time.Sleep(inForce)
+		var all []ginlimit.Override
+		for i := range 1000 {
+			all = append(all, override(fmt.Sprintf("client %03d", i), ginlimit.PerMinute(60)))
+		}
+		calls = 0
+		require.ErrorIs(t, l.OverrideAll(ctx, all...), ginlimit.ErrUnavailable)
+		some := len(testkit.Must(l.Overrides(ctx)))
+		require.True(t, 0 < some && some < 1000, some)
+		require.NoError(t, l.OverrideAll(ctx, all...))
+		require.Equal(t, 1000, len(testkit.Must(l.Overrides(ctx))))
 	})
 }
 

@@ -33,9 +33,12 @@ func TestFurtherScripts(t *testing.T) {
 	change := func(name, text string, ends time.Duration) wire.OverrideChange {
 		return wire.OverrideChange{Name: name, Text: text, Ends: now.Add(ends)}
 	}
-	override := func(limit int, all ...wire.OverrideChange) any {
+	override := func(limit int, all ...wire.OverrideChange) (last any) {
 		o := wire.OverrideChanges{Mark: "mark", Limit: limit, Kept: 3, Changes: all}
-		return call("override", wire.OverrideKeys("p"), o.Encode()...)
+		for _, args := range o.Encode(2) {
+			last = call("override", wire.OverrideKeys("p"), args...)
+		}
+		return last
 	}
 	text := fmt.Sprintf(`{"until":%d}`, now.Add(2*time.Minute).UnixMilli())
 	changes := func() []string {
@@ -47,8 +50,11 @@ func TestFurtherScripts(t *testing.T) {
 	advance(90 * time.Second)
 	require.Equal(t, "4 mark", override(2, change("c", text, time.Hour)), "the second has ended")
 	require.Equal(t, []string{"2 mark", "c", "4 mark"}, changes(), "the latest three")
-	require.NoError(t, rdb.Del(t.Context(), wire.OverrideKeys("p")[1]).Err())
-	require.Equal(t, "6 mark", override(2, change("c", "", 0)), "whose end was evicted")
+	require.NoError(t, rdb.ZRem(t.Context(), wire.OverrideKeys("p")[1], "a").Err())
+	require.Equal(t, wire.EndsMissing, override(2, change("c", "", 0)), "an end was evicted")
+	end := redis.Z{Score: float64(now.Add(2 * time.Minute).UnixMilli()), Member: "a"}
+	require.NoError(t, rdb.ZAdd(t.Context(), wire.OverrideKeys("p")[1], end).Err())
+	require.Equal(t, "6 mark", override(2, change("c", "", 0)))
 	require.EqualValues(t, 2, rdb.HLen(t.Context(), wire.OverrideKeys("p")[0]).Val(), "the stamp, and the first")
 	require.NoError(t, rdb.Del(t.Context(), wire.OverrideKeys("p")[2]).Err())
 	require.Equal(t, "8 mark", override(2, change("c", text, time.Hour)))

@@ -217,9 +217,18 @@ func (o *Operator) resolve(e *Entry, of ginlimit.PolicyInfo) (err error) {
 	return err
 }
 
-// Take takes steps, all or none. An error names the entries of the file.
+// Take takes steps: first those that end overrides, for room. An error names the entries of the file. After one of
+// Redis some steps may have been taken.
 func (o *Operator) Take(ctx context.Context, steps []Step) error {
-	return inFile(steps, o.Change(ctx, overridesOf(steps)...))
+	ends := func(s Step) bool { return s.Change == Ends }
+	all := append(slices.DeleteFunc(slices.Clone(steps), func(s Step) bool { return !ends(s) }),
+		slices.DeleteFunc(slices.Clone(steps), ends)...)
+	for some := range slices.Chunk(all, MaxEntries) {
+		if err := inFile(some, o.Change(ctx, overridesOf(some)...)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func overridesOf(steps []Step) (all []ginlimit.Override) {

@@ -163,7 +163,7 @@ func (o *Operator) ForAll(all []Listed, policy string) (*ginlimit.Override, erro
 	return &read[0], nil
 }
 
-// Change makes overrides, with clients as Redis has them: all or none.
+// Change makes overrides, with clients as Redis has them, up to 1,000: see [ginlimit.Limiter.OverrideAll].
 func (o *Operator) Change(ctx context.Context, all ...ginlimit.Override) error {
 	o.overrides = nil // also after an error: they may be in force
 	return o.limiters[0].OverrideAll(ctx, all...)
