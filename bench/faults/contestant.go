@@ -67,7 +67,7 @@ func named(client string) string { return "*" + client + "*" }
 
 // serveHTTP returns an app of a handler. It ends what end says after its requests.
 func serveHTTP(handler http.Handler, end func()) app {
-	server := &http.Server{Handler: handler, ErrorLog: nil}
+	server := &http.Server{Handler: handler}
 	return app{server.Serve, func() { _ = server.Close(); end() }}
 }
 

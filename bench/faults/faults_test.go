@@ -37,6 +37,13 @@ func TestJudge(t *testing.T) {
 		"exact":      {exact, allowed, 0, "", 0},
 		"admits all": {func(int, bool) answer { return admits }, greedy + modest, 0, "", 0},
 		"denies all": {func(int, bool) answer { return denies }, 0, greedy + modest, "429", 0},
+		"denies the first five, late, before the fault": {func(sent int, _ bool) answer {
+			if sent <= 5 {
+				time.Sleep(time.Second)
+				return denies
+			}
+			return exact(sent-5, false)
+		}, allowed - 10*5, 20 * 5, "429", 0},
 		"fails with an error's text": {func(sent int, fault bool) answer {
 			if fault {
 				return answer{status: http.StatusInternalServerError, leaks: true}
