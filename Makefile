@@ -13,6 +13,7 @@ RUNS ?= 20
 SKIP ?=
 SHUFFLE ?= on
 RACED ?=
+TAGS ?= integration
 PARTS ?=
 LINTED ?= $(MODULES)
 
@@ -39,7 +40,7 @@ RACY = $(shell go list ./... | grep -v -E '/tests/(simulation|fair|model)$$|/int
 WORKSPACE = { [ -n "$$GOWORK" ] || .ci/workspace $(BIN)/pinned; } && export GOWORK=$${GOWORK:-$(BIN)/pinned/go.work}
 
 integration: ## the tests that need redis-server or have goroutines, with the race detector
-	@$(WORKSPACE) && go test -race -shuffle=$(SHUFFLE) -parallel 6 -timeout 30m -tags integration -skip '$(SKIP)' $(or $(RACED),$(RACY))
+	@$(WORKSPACE) && go test -race -shuffle=$(SHUFFLE) -parallel 6 -timeout 30m -tags '$(TAGS)' -skip '$(SKIP)' $(or $(RACED),$(RACY))
 
 # A seed of slots takes three times as long as one of processes.
 simulate: ## SEEDS simulations of the dispatcher, and of processes, network and Redis, and a third of slots, from seed FIRST on
@@ -71,7 +72,7 @@ lint: ## formatting and go.mod of every module, vet and staticcheck of those in 
 	@unformatted=$$(gofmt -l .); [ -z "$$unformatted" ] || { echo "gofmt: $$unformatted"; exit 1; }
 	GOFLAGS= GOBIN=$(BIN) go install honnef.co/go/tools/cmd/staticcheck@v0.8.2
 	@for module in $(MODULES); do (cd $$module && go mod tidy -diff) || { echo "module $$module"; exit 1; }; done
-	@$(WORKSPACE) && go vet -tags integration $(LINTED:%=./%/...) && $(BIN)/staticcheck -tags integration $(LINTED:%=./%/...)
+	@$(WORKSPACE) && go vet -tags '$(TAGS)' $(LINTED:%=./%/...) && $(BIN)/staticcheck -tags '$(TAGS)' $(LINTED:%=./%/...)
 
 api: ## what is incompatible with the last release stands in CHANGELOG
 	BIN=$(BIN) .ci/api

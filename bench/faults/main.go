@@ -1,11 +1,12 @@
 // Command faults has Redis fail under ginlimit and its peers, each set up as its documentation says, and shows what
 // clients see. It prints tables in Markdown.
 //
-//	go run ./faults [-rounds 1] [-only regexp] [-libraries regexp]
+//	go run ./faults [-rounds 3] [-only regexp] [-libraries regexp]
 package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -19,11 +20,12 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// options are the flags, and what only a test sets.
+// options are what is compared, and how.
 type options struct {
-	rounds          int
-	only, libraries *regexp.Regexp
-	phases          phases
+	rounds      int
+	faults      []fault
+	contestants []contestant // ginlimit first
+	phases      phases
 }
 
 func main() {
@@ -36,17 +38,29 @@ func main() {
 	defer stop()
 	slog.SetDefault(slog.New(slog.DiscardHandler)) // standard error is for progress
 	redis.SetLogger(silent{})
-	var err error
-	if o.only, err = regexp.Compile(*only); err == nil {
-		if o.libraries, err = regexp.Compile(*libraries); err == nil {
-			err = compare(ctx, o, os.Stdout, os.Stderr)
-		}
+	err := o.choose(*only, *libraries)
+	if err == nil {
+		err = compare(ctx, o, os.Stdout, os.Stderr)
 	}
 	if err != nil {
 		stop()
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
+}
+
+// choose takes the faults and peers whose names match.
+func (o *options) choose(only, libraries string) error {
+	name, err1 := regexp.Compile(only)
+	peer, err2 := regexp.Compile(libraries)
+	if err := errors.Join(err1, err2); err != nil {
+		return err
+	}
+	o.faults = slices.DeleteFunc(faults(), func(f fault) bool { return !name.MatchString(f.name) })
+	o.contestants = slices.DeleteFunc(contestants(), func(c contestant) bool {
+		return c.name != "ginlimit" && !peer.MatchString(c.name)
+	})
+	return nil
 }
 
 // silent drops what go-redis logs.
@@ -56,18 +70,13 @@ func (silent) Printf(context.Context, string, ...any) {}
 
 // compare has the libraries go through the faults, and writes the tables.
 func compare(ctx context.Context, o options, out, progress io.Writer) error {
-	all := slices.DeleteFunc(contestants(), func(c contestant) bool {
-		return c.name != "ginlimit" && !o.libraries.MatchString(c.name)
-	})
 	var rows []row
-	for _, f := range faults() {
-		if o.only.MatchString(f.name) {
-			rows = append(rows, row{f, make([][]outcome, len(all))})
-		}
+	for _, f := range o.faults {
+		rows = append(rows, row{f, make([][]outcome, len(o.contestants))})
 	}
 	for start, n := time.Now(), 1; n <= o.rounds; n++ {
 		for _, r := range rows {
-			for i, c := range all {
+			for i, c := range o.contestants {
 				found, err := c.run(ctx, r.fault, o.phases)
 				if err != nil {
 					return fmt.Errorf("%s, %s: %w", r.fault.name, c.name, err)
@@ -78,7 +87,7 @@ func compare(ctx context.Context, o options, out, progress io.Writer) error {
 		}
 	}
 	var names []string
-	for _, c := range all {
+	for _, c := range o.contestants {
 		names = append(names, c.name)
 	}
 	for _, t := range tables() {

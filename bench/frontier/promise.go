@@ -41,8 +41,9 @@ func (p promise) largest(admitted []time.Duration) (largest int) {
 	return largest
 }
 
-// ideal returns how many requests somebody would admit who sees all of them and keeps the promise.
-func (p promise) ideal(requests []request) int {
+// ideal returns how many requests somebody would admit who sees all of them and keeps the promise, with a bucket of a
+// burst.
+func (p promise) ideal(requests []request, burst int) int {
 	var admitted []time.Duration
 	first, level, last := 0, 0., time.Duration(0)
 	for _, r := range requests {
@@ -58,7 +59,7 @@ func (p promise) ideal(requests []request) int {
 		case bucket:
 			level = max(0, level-(r.at-last).Seconds()/window.Seconds()*limit)
 			last = r.at
-			if level+1 <= limit {
+			if level+1 <= float64(burst) {
 				level++
 				admitted = append(admitted, r.at)
 			}

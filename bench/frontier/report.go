@@ -22,10 +22,11 @@ func rows(design string, of map[cell]figures) (all []row) {
 	for c, f := range of {
 		r := sums[c.processes]
 		if r == nil {
-			r = &row{design: design, processes: c.processes, figures: figures{used: 1}}
+			r = &row{design: design, processes: c.processes, figures: figures{used: 1, given: 1}}
 			sums[c.processes] = r
 		}
-		r.over, r.used, r.calls = max(r.over, f.over), min(r.used, f.used), r.calls+f.calls
+		r.over, r.calls = max(r.over, f.over), r.calls+f.calls
+		r.used, r.given = min(r.used, f.used), min(r.given, f.given)
 		n[c.processes]++
 	}
 	for processes, r := range sums {
@@ -39,8 +40,9 @@ func rows(design string, of map[cell]figures) (all []row) {
 // markdown prints a table of all designs in an order.
 func markdown(order []string, measured map[string]map[cell]figures, promises map[string]promise) string {
 	var text bytes.Buffer
-	fmt.Fprintln(&text, "| design | promise | above it at most, %: 2, 10, 100 processes | used at least, % | calls per decision |")
-	fmt.Fprintln(&text, "| --- | --- | --- | --- | --- |")
+	fmt.Fprintln(&text, "| design | promise | above it at most, %: 2, 10, 100 processes | used at least, % | "+
+		"without what leases keep, % | calls per decision |")
+	fmt.Fprintln(&text, "| --- | --- | --- | --- | --- | --- |")
 	for _, name := range order {
 		fmt.Fprintf(&text, "| %s | %s ", name, promises[name])
 		all := rows(name, measured[name])
@@ -49,7 +51,8 @@ func markdown(order []string, measured map[string]map[cell]figures, promises map
 			value  func(row) float64
 		}{
 			{"%.1f", func(r row) float64 { return 100 * r.over }},
-			{"%.0f", func(r row) float64 { return 100 * r.used }},
+			{"%.1f", func(r row) float64 { return 100 * r.used }},
+			{"%.1f", func(r row) float64 { return 100 * r.given }},
 			{"%.3f", func(r row) float64 { return r.calls }},
 		} {
 			separator := "|"
@@ -66,12 +69,14 @@ func markdown(order []string, measured map[string]map[cell]figures, promises map
 
 const (
 	width, height, left, top = 760, 420, 60, 20
+	legend                   = 260
 	fewest                   = 0.005 // calls for a decision; fewer are drawn there
 )
 
 // picture draws calls against what is above the promise, a point for each design and number of processes.
 func picture(order []string, measured map[string]map[cell]figures) []byte {
-	colors := []string{"#9aa5b1", "#d64545", "#e08e0b", "#7c5cbf", "#2f855a", "#52606d", "#1f6feb", "#1f6feb", "#1f6feb"}
+	colors := []string{"#9aa5b1", "#d64545", "#e08e0b", "#7c5cbf", "#2f855a", "#52606d", "#1f6feb", "#1f6feb", "#1f6feb",
+		"#1f6feb"}
 	highest := 0.
 	for _, name := range order {
 		for _, r := range rows(name, measured[name]) {
@@ -79,7 +84,7 @@ func picture(order []string, measured map[string]map[cell]figures) []byte {
 		}
 	}
 	x := func(calls float64) float64 {
-		return left + (math.Log10(max(calls, fewest))-math.Log10(fewest))/(math.Log10(2)-math.Log10(fewest))*(width-left-230)
+		return left + (math.Log10(max(calls, fewest))-math.Log10(fewest))/(math.Log10(2)-math.Log10(fewest))*(width-left-legend)
 	}
 	y := func(over float64) float64 { return height - 50 - over/highest*(height-50-top) }
 	var svg bytes.Buffer
@@ -91,9 +96,9 @@ func picture(order []string, measured map[string]map[cell]figures) []byte {
 	for over := 0.; over <= highest; over += 0.1 {
 		fmt.Fprintf(&svg, `<line x1="%d" y1="%.0f" x2="%d" y2="%.0f" stroke="#e4e7eb"/>`+
 			`<text x="%d" y="%.0f" text-anchor="end" fill="#52606d">%.0f %%</text>`+"\n",
-			left, y(over), width-230, y(over), left-6, y(over)+4, 100*over)
+			left, y(over), width-legend, y(over), left-6, y(over)+4, 100*over)
 	}
-	fmt.Fprintf(&svg, `<text x="%d" y="%d" fill="#52606d">calls for a decision</text>`+"\n", left, height-10)
+	fmt.Fprintf(&svg, `<text x="%d" y="%d" fill="#52606d">calls for a decision, and requests above the promise</text>`+"\n", left, height-10)
 	for i, name := range order {
 		color := colors[i%len(colors)]
 		for _, r := range rows(name, measured[name]) {
@@ -102,7 +107,7 @@ func picture(order []string, measured map[string]map[cell]figures) []byte {
 		}
 		line := top + 20*i
 		fmt.Fprintf(&svg, `<circle cx="%d" cy="%d" r="5" fill="%s"/><text x="%d" y="%d">%s</text>`+"\n",
-			width-218, line, color, width-208, line+4, html.EscapeString(name))
+			width-legend+12, line, color, width-legend+22, line+4, html.EscapeString(name))
 	}
 	svg.WriteString("</svg>\n")
 	return svg.Bytes()

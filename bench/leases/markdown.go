@@ -15,12 +15,12 @@ type table struct {
 	degraded []string // a line for each situation that had decisions without Redis
 }
 
-var columns = []string{"limit", "load", "processes", "asked/s", "admitted, of those without", "calls per decision",
+var columns = []string{"limit", "load", "processes", "asked/s", "admitted/s", "with ÷ without", "calls per decision",
 	"Redis CPU, µs", "processes' CPU, µs", "p50, µs", "p99, µs", "max ÷ min"}
 
 func newTable(out io.Writer) *table { return &table{out: out} }
 
-// add writes the row of a situation. A cell has the figure with leases and then the one without.
+// add writes the row of a situation. A cell has the figure with leases, and then the one without.
 func (t *table) add(s situation, with, without []round) {
 	if !t.started {
 		fmt.Fprintf(t.out, "| %s |\n|%s\n", strings.Join(columns, " | "), strings.Repeat(" --- |", len(columns)))
@@ -37,6 +37,7 @@ func (t *table) add(s situation, with, without []round) {
 	fmt.Fprintf(t.out, "| %s |\n", strings.Join([]string{
 		fmt.Sprintf("%d/s", s.rate), fmt.Sprintf("%g", s.load), fmt.Sprint(s.processes),
 		spreadOf(with, func(r round) float64 { return r.asked }).Middle(0),
+		both(1, func(r round) float64 { return r.admitted }),
 		spread.Of(admitted).Text(3),
 		fmt.Sprintf("**%s** / %s", spreadOf(with, calls).Text(4), spreadOf(without, calls).Middle(2)),
 		both(2, func(r round) float64 { return r.redisCPU }),

@@ -5,9 +5,7 @@ package admin_test
 import (
 	"encoding/base64"
 	"errors"
-	"fmt"
 	"net/http"
-	"slices"
 	"strconv"
 	"syscall"
 	"testing"
@@ -20,9 +18,6 @@ import (
 	"github.com/ginlimit/ginlimit/contrib/admin"
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
-
-// paths are all pages that somebody looks at.
-var paths = []string{"", "policies", "policy?name=api", "overrides", "health", "client"}
 
 // looksAround looks at all pages without a Redis, or with one that can be read: they say what is wrong, and show nothing
 // unknown as none.
@@ -169,71 +164,24 @@ func TestAClosedLimiter(t *testing.T) {
 	require.Contains(t, s.get(""), ">10/h<", "other processes may serve it")
 }
 
-// TestNobodyLooks: then Redis hears nothing of the page.
-func TestNobodyLooks(t *testing.T) {
-	t.Parallel()
-	addr := testkit.StartRedis(t)
-	rdb := testkit.Connect(t, addr)
-	s := newSite(t, rdb)
-	s.policy("api", ginlimit.PerHour(10), byX)
-	own := testkit.Connect(t, addr)
-	s.page = s.pageOf(own)
-	for _, path := range paths {
-		s.get(path)
-	}
-	s.ok("client", "policy", "api", "client", "a")
-	require.NoError(t, s.limiter.Close())
-	testkit.Must(own.Ping(t.Context()).Result())
-	asked := func() string {
-		return own.Info(t.Context(), "stats").Val()
-	}
-	commands := func() (n int) {
-		_, _ = fmt.Sscanf(after(asked(), "total_commands_processed:"), "%d", &n)
-		return n
-	}
-	// Connections of the application may still say goodbye.
-	require.True(t, testkit.BecomesTrue(nil, func() bool {
-		before := commands()
-		time.Sleep(2 * time.Second) // a look at overrides comes each 0.7 s
-		return commands() == before+1
-	}))
-}
-
-// processorTime returns what this process has used of processors: a busy machine does not change it much.
-func processorTime(t *testing.T) time.Duration {
-	t.Helper()
-	var used syscall.Rusage
-	require.NoError(t, syscall.Getrusage(syscall.RUSAGE_SELF, &used))
-	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
-}
-
-func after(text, mark string) string {
-	for i := range text {
-		if len(text)-i > len(mark) && text[i:i+len(mark)] == mark {
-			return text[i+len(mark):]
-		}
-	}
-	return ""
-}
-
-// TestManyPoliciesAndOverrides says what pages cost beside 1,000 policies and 10,000 overrides, and beside no test.
-func TestManyPoliciesAndOverrides(t *testing.T) {
-	rdb := testkit.Connect(t, testkit.StartRedis(t))
-	s := newSite(t, rdb)
+// BenchmarkPages says what pages cost beside 1,000 policies and 10,000 overrides.
+func BenchmarkPages(b *testing.B) {
+	rdb := testkit.Connect(b, testkit.StartRedis(b))
+	s := newSite(b, rdb)
 	for i := range 1000 {
 		p := testkit.Must(s.limiter.Policy("policy "+strconv.Itoa(i), ginlimit.PerHour(10), byX))
-		testkit.Must(p.Allow(t.Context(), "a"))
+		testkit.Must(p.Allow(b.Context(), "a"))
 	}
-	testkit.Must(s.limiter.Policies(t.Context()))
+	testkit.Must(s.limiter.Policies(b.Context()))
 	for i := range 10 {
 		var all []ginlimit.Override
 		for j := range 1000 {
 			all = append(all, ginlimit.Override{Policy: "policy " + strconv.Itoa(j), Client: "client " + strconv.Itoa(i),
 				Limits: []ginlimit.Limit{ginlimit.PerHour(20)}, Until: time.Now().Add(time.Hour), Note: "many"})
 		}
-		require.NoError(t, s.limiter.OverrideAll(t.Context(), all...))
+		require.NoError(b, s.limiter.OverrideAll(b.Context(), all...))
 	}
-	require.True(t, testkit.BecomesTrue(nil, func() bool { return s.limiter.Stats().Overrides == 10_000 }))
+	require.True(b, testkit.BecomesTrue(nil, func() bool { return s.limiter.Stats().Overrides == 10_000 }))
 	of := []string{"policy", "policy 7", "client", "client 7"}
 	for name, look := range map[string]func(){
 		"overview":  func() { s.get("") },
@@ -245,17 +193,10 @@ func TestManyPoliciesAndOverrides(t *testing.T) {
 		"override":  func() { s.ok("change", append(of, "do", "override", "limits", "9/h", "ends", "1h")...) },
 		"export":    func() { s.get("export?page=2") },
 	} {
-		var took []time.Duration
-		began := processorTime(t)
-		for range 5 {
-			at := time.Now()
-			look()
-			took = append(took, time.Since(at))
-		}
-		used := (processorTime(t) - began) / 5
-		slices.Sort(took)
-		t.Logf("%-10s in %s, the fastest in %s; %s of a processor", name, took[2].Round(100*time.Microsecond),
-			took[0].Round(100*time.Microsecond), used.Round(100*time.Microsecond))
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				look()
+			}
+		})
 	}
-	require.Contains(t, s.get(""), "<small>10000</small>")
 }

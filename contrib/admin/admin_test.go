@@ -28,7 +28,7 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 
 // site is an application with the page, and somebody who looks at it.
 type site struct {
-	t       *testing.T
+	t       testing.TB
 	limiter *ginlimit.Limiter
 	page    http.Handler
 	log     *journal
@@ -62,7 +62,7 @@ func staff(r *http.Request) (string, bool) {
 }
 
 // newSite returns the page on a Redis. Its limiter serves some policies.
-func newSite(t *testing.T, rdb redis.UniversalClient, opts ...ginlimit.LimiterOption) *site {
+func newSite(t testing.TB, rdb redis.UniversalClient, opts ...ginlimit.LimiterOption) *site {
 	t.Helper()
 	s := &site{t: t, log: &journal{}, mounted: "/staff/"}
 	reporter := testkit.Must(top.New(rdb, top.WithInterval(time.Second), top.WithOutcomes(), top.WithUsage()))
@@ -157,6 +157,9 @@ func (s *site) confirmed(fields ...string) (sentence, after string) {
 }
 
 func code(client string) string { return base64.RawURLEncoding.EncodeToString([]byte(client)) }
+
+// paths are all pages that somebody looks at.
+var paths = []string{"", "policies", "policy?name=api", "overrides", "health", "client"}
 
 var byX = ginlimit.WithKey(ginlimit.ByHeader("X"))
 
@@ -333,4 +336,21 @@ func TestWhyItIsDegraded(t *testing.T) {
 		require.Equal(t, "The circuit breaker of 1 of 2 servers is open. "+why+" WithFailureMode decides.",
 			admin.Degraded(ginlimit.Stats{Servers: 2, LostServers: 1, Transitions: transitions}))
 	}
+}
+
+// TestNobodyLooks: then Redis hears nothing of the page.
+func TestNobodyLooks(t *testing.T) {
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		s := newSite(t, b.Redis)
+		s.policy("api", ginlimit.PerHour(10), byX)
+		for _, path := range paths {
+			s.get(path)
+		}
+		s.ok("client", "policy", "api", "client", "a")
+		require.NoError(t, s.limiter.Close())
+		time.Sleep(time.Minute) // until what was observed is reported
+		before := b.Mini.CommandCount()
+		time.Sleep(time.Hour)
+		require.Equal(t, before, b.Mini.CommandCount())
+	})
 }

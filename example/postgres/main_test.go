@@ -71,7 +71,7 @@ func connectPostgres(t *testing.T) *pgxpool.Pool {
 // connectRedis starts a redis-server of the test's own.
 func connectRedis(t *testing.T) *redis.Client {
 	t.Helper()
-	path, err := exec.LookPath("redis-server")
+	path, err := exec.LookPath(cmp.Or(os.Getenv("REDIS_SERVER"), "redis-server"))
 	if err != nil {
 		missing(t, "redis-server (apt-get install redis-server)", err)
 	}

@@ -22,8 +22,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// StartRedis starts a redis-server of the test's own and returns its address. More arguments are
-// options of redis-server.
+// StartRedis starts a redis-server of the test's own, or what REDIS_SERVER names, and returns its address. More
+// arguments are options of redis-server.
 func StartRedis(t testing.TB, args ...string) string {
 	t.Helper()
 	addr, _ := StartRedisProcess(t, args...)
@@ -53,7 +53,7 @@ func LaunchRedis(t testing.TB, addr string, args ...string) *os.Process {
 	if len(args) > 0 && !strings.HasPrefix(args[0], "--") {
 		own, args = append([]string{args[0]}, own...), args[1:]
 	}
-	cmd := exec.Command(Need(t, "redis-server"), append(own, args...)...)
+	cmd := exec.Command(redisServer(t), append(own, args...)...)
 	require.NoError(t, cmd.Start())
 	exited := make(chan struct{})
 	go func() { _ = cmd.Wait(); close(exited) }()
@@ -64,6 +64,17 @@ func LaunchRedis(t testing.TB, addr string, args ...string) *os.Process {
 	}
 	t.Cleanup(end)
 	return cmd.Process
+}
+
+// redisServer returns the path of the server that tests start: REDIS_SERVER names another one, such as a valkey-server.
+func redisServer(t testing.TB) string {
+	t.Helper()
+	if named := os.Getenv("REDIS_SERVER"); named != "" {
+		path, err := exec.LookPath(named)
+		require.NoError(t, err, "REDIS_SERVER")
+		return path
+	}
+	return Need(t, "redis-server")
 }
 
 // Need returns the path of a program, or skips the test; in CI it fails the test.

@@ -152,3 +152,11 @@ func Steps(n int) int {
 	}
 	return max(min(60, n/4), n/4/RaceShare)
 }
+
+// Seeds is [Steps] of traces: with the race detector they are fewer, not shorter.
+func Seeds(n int) int {
+	if Full() {
+		return n
+	}
+	return max(1, n/4/RaceShare)
+}

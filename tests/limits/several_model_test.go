@@ -265,7 +265,7 @@ func TestSeveralPoliciesEqualTheModel(t *testing.T) {
 	t.Parallel()
 	for name, at := range severalPlaces {
 		testkit.Run(t, name, func(t *testing.T) {
-			seeds := testkit.Steps(4 * severalSeeds)
+			seeds := testkit.Seeds(4 * severalSeeds)
 			if at.source == ginlimit.FromRedis { // miniredis is slow
 				seeds /= 5
 			}

@@ -157,7 +157,7 @@ func (l *loses) hook() testkit.Hook {
 // others took for a request that failed or is denied is given back, once.
 func TestLostRepliesLoseNothingTwice(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(testkit.Steps(40)) {
+	for seed := range uint64(testkit.Seeds(40)) {
 		testkit.RunInBubble(t, fmt.Sprint("seed ", seed), func(t *testing.T, b *testkit.Bubble) {
 			r, lost := rand.New(rand.NewPCG(seed, 58)), new(loses)
 			modes := []ginlimit.FailureMode{ginlimit.FailClosed, ginlimit.FailLocal, ginlimit.FailOpen}

@@ -2,6 +2,7 @@
 package redisserver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,10 +27,10 @@ type Server struct {
 	exited  chan struct{}
 }
 
-// Start starts a redis-server without persistence. More arguments are its options. If there is no redis-server to
-// start, the error is [exec.ErrNotFound].
+// Start starts a redis-server, or what REDIS_SERVER names, without persistence. More arguments are its options. If
+// there is none to start, the error is [exec.ErrNotFound].
 func Start(ctx context.Context, args ...string) (*Server, error) {
-	binary, err := exec.LookPath("redis-server")
+	binary, err := exec.LookPath(cmp.Or(os.Getenv("REDIS_SERVER"), "redis-server"))
 	if err != nil {
 		return nil, fmt.Errorf("apt-get install redis-server: %w", err)
 	}
