@@ -23,22 +23,22 @@ import (
 // reserved by what was taken, once. Less is given back, more is charged, into debt up to another
 // burst. A Settle without an answer does so at any moment from its beginning on, or never.
 
-// settled returns how many tokens may be taken after two goroutines have settled a reservation,
+// settled returns what a bucket may be after two goroutines have settled a reservation,
 // each with a number of its own. The one that came first counts, and only that one may have failed.
-func settled(taken int, in operation, out outcome) (next []any) {
-	after := func(actual int) int {
+func (b bucket) settled(in operation, out outcome) (next []any) {
+	after := func(actual int) bucket {
 		if more := actual - in.n; more > 0 {
-			return taken + min(more, 2*slowLimit.Burst-taken)
+			return bucket{b.taken + min(more, 2*slowLimit.Burst-b.taken), b.late}
 		}
-		return max(0, taken+actual-in.n)
+		return bucket{max(0, b.taken+actual-in.n), b.late}
 	}
 	switch out.unsettled {
 	case [2]bool{true, true}:
 		return nil
 	case [2]bool{true, false}:
-		return []any{taken, after(in.actual[0])}
+		return []any{b, after(in.actual[0])}
 	case [2]bool{false, true}:
-		return []any{taken, after(in.actual[1])}
+		return []any{b, after(in.actual[1])}
 	}
 	return []any{after(in.actual[0]), after(in.actual[1])}
 }

@@ -26,6 +26,7 @@ import (
 // Histories of concurrent calls are linearizable (Herlihy and Wing, 1990): each call takes effect
 // at one moment between its beginning and its end, as if calls came in single file. A call without
 // an answer may take effect at any moment from its beginning on, or never.
+// What a Reserve without an answer took is given back after that.
 
 // slowLimit is one whose buckets regain no token while a test runs: then a bucket is the number of
 // tokens taken from it. So is a window of slowWindow, whatever becomes of its tokens a day later.
@@ -43,6 +44,7 @@ const (
 	refund
 	reserve // followed by settle, if it is granted
 	settle  // twice at once, of which one counts
+	undo    // gives back what a reserve without an answer took, once the answer comes
 )
 
 // operation is what a caller asked for.
@@ -52,6 +54,7 @@ type operation struct {
 	n       int
 	process int
 	actual  [2]int // what settle replaces n by
+	of      rune   // of a reserve without an answer, and of its undo
 }
 
 // outcome is what it was told.
@@ -62,16 +65,27 @@ type outcome struct {
 	unsettled   [2]bool // settle has failed
 }
 
-// sequentialBucket is the model: its state is how many tokens are taken.
+// bucket is how many tokens are taken, and which reservations without an answer took some.
+type bucket struct {
+	taken int
+	late  string
+}
+
+// sequentialBucket is the model.
 var sequentialBucket = porcupine.NondeterministicModel{
 	Partition: byKey,
-	Init:      func() []any { return []any{0} },
+	Init:      func() []any { return []any{bucket{}} },
 	Step: func(state, input, output any) []any {
-		taken, in, out := state.(int), input.(operation), output.(outcome)
-		granted, after := 0, taken
-		switch room := max(0, slowLimit.Burst-taken); in.verb {
+		b, in, out := state.(bucket), input.(operation), output.(outcome)
+		granted, after := 0, b
+		switch room := max(0, slowLimit.Burst-b.taken); in.verb {
 		case settle:
-			return settled(taken, in, out)
+			return b.settled(in, out)
+		case undo:
+			if strings.ContainsRune(b.late, in.of) {
+				after = bucket{b.taken - in.n, strings.Replace(b.late, string(in.of), "", 1)}
+			}
+			return []any{b, after}
 		case allowN, reserve:
 			if in.n <= room {
 				granted = in.n
@@ -79,17 +93,19 @@ var sequentialBucket = porcupine.NondeterministicModel{
 		case allowUpTo:
 			granted = min(in.n, room)
 		case refund:
-			after = max(0, taken-in.n)
+			after.taken = max(0, b.taken-in.n)
 		}
-		after += granted
+		if after.taken += granted; granted > 0 && in.of != 0 {
+			after.late += string(in.of)
+		}
 		r := out.result
 		switch {
 		case out.lost:
-			return []any{taken, after}
+			return []any{b, after}
 		case in.verb != refund && r.Granted != granted:
 			return nil
 		// of memory, it may be a second old
-		case in.verb != refund && r.Source == ginlimit.FromRedis && r.Remaining != max(0, slowLimit.Burst-after):
+		case in.verb != refund && r.Source == ginlimit.FromRedis && r.Remaining != max(0, slowLimit.Burst-after.taken):
 			return nil
 		}
 		return []any{after}
@@ -283,18 +299,34 @@ func (h *history) record(t *testing.T, disturb disturbance) {
 func (h *history) add(o porcupine.Operation) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.operations = append(h.operations, o)
-	if o.Output.(outcome).lost {
-		h.lost.Add(1)
+	if !o.Output.(outcome).lost {
+		h.operations = append(h.operations, o)
+		return
 	}
+	h.lost.Add(1)
+	in := o.Input.(operation)
+	if in.verb == reserve {
+		in.of = rune(len(h.operations) + 1)
+		o.Input = in
+		in.verb = undo
+		h.operations = append(h.operations, porcupine.Operation{
+			ClientId: o.ClientId, Input: in, Call: o.Call, Output: o.Output, Return: o.Return,
+		})
+	}
+	h.operations = append(h.operations, o)
 }
 
 // check requires that a model explains what was seen.
 func (h *history) check(t *testing.T, model porcupine.Model) {
 	t.Helper()
-	lost := int(h.lost.Load())
-	say(t, "%d calls, %d of them without an answer", len(h.operations), lost)
-	require.GreaterOrEqual(t, len(h.operations)-lost, linearizableAnswers, "there is too little to check")
+	answers := 0
+	for _, o := range h.operations {
+		if !o.Output.(outcome).lost {
+			answers++
+		}
+	}
+	say(t, "%d calls with an answer, %d without", answers, h.lost.Load())
+	require.GreaterOrEqual(t, answers, linearizableAnswers, "there is too little to check")
 	result := porcupine.CheckOperationsTimeout(model, h.operations, time.Minute)
 	if result == porcupine.Ok {
 		return
