@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"regexp"
 	"strings"
 	"testing"
@@ -117,23 +116,6 @@ func TestLongSpans(t *testing.T) {
 	}
 	r.fails(exitUsage, "is no duration above 0, such as", "block", "api", "k", "1.5d", "-y")
 	r.ok("block", "api", "k", "36500d", "-y")
-}
-
-// TestPruneOfThousands: more end than one call changes, and there is room only when some have ended.
-func TestPruneOfThousands(t *testing.T) {
-	t.Parallel()
-	_, r := serving(t, map[string][]ginlimit.PolicyOption{"api": {ginlimit.PerHour(9)}})
-	for i := range 10 {
-		r.in = ""
-		for j := range 1000 {
-			r.in += fmt.Sprintf("- {policy: api, client: c%d%03d, limits: 5/h, for: 2h}\n", i, j)
-		}
-		r.ok("apply", "-", "-y")
-	}
-	r.in = "- {policy: api, client: new, limits: 9/h, for: 2h}"
-	require.Equal(t, 10_001, strings.Count(r.ok("apply", "-", "--prune", "--dry-run"), "\n"))
-	require.Contains(t, r.run("apply", "-", "--prune", "-y").errs, "changed 10001 overrides")
-	require.Len(t, read[[]operate.Written](r, "overrides"), 1)
 }
 
 // TestPoliciesShowOverridesForAll: a reader who looks for a limit sees what holds.

@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"crypto/x509"
 	"encoding/pem"
+	"fmt"
 	"math/big"
 	"net"
 	"os"
@@ -184,6 +185,26 @@ func TestUserWithFewRights(t *testing.T) {
 		}
 	}
 	require.Equal(t, map[string]string{"token-bucket": operate.Fine, "fixed-window": operate.Problem, "sliding-window": operate.Problem}, found)
+}
+
+// TestPruneOfThousands: more end than one call changes, and there is room only when some have ended.
+func TestPruneOfThousands(t *testing.T) {
+	t.Parallel()
+	rdb := testkit.Connect(t, testkit.StartRedis(t))
+	_, r := servingOn(t, rdb, map[string][]ginlimit.PolicyOption{"api": {ginlimit.PerHour(9)}})
+	l := testkit.NewOperated(t, rdb, ginlimit.WithoutOverrides())
+	for i := range 10 {
+		var all []ginlimit.Override
+		for j := range 1000 {
+			all = append(all, ginlimit.Override{Policy: "api", Client: fmt.Sprint(i, "/", j),
+				Limits: []ginlimit.Limit{ginlimit.PerHour(5)}, Until: time.Now().Add(time.Hour)})
+		}
+		require.NoError(t, l.OverrideAll(t.Context(), all...))
+	}
+	r.in = "- {policy: api, client: new, limits: 9/h, for: 2h}"
+	require.Equal(t, 10_001, strings.Count(r.run("apply", "-", "--prune", "--dry-run").out, "\n"))
+	require.Equal(t, "ginlimit: changed 10001 overrides\n", r.run("apply", "-", "--prune", "-y").errs)
+	require.Len(t, read[[]operate.Written](r, "overrides"), 1)
 }
 
 // TestUnknownCommandsShowNoPassword: Redis' error for AUTH has its arguments, as behind a proxy without it.

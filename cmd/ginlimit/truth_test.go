@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
@@ -19,6 +20,14 @@ import (
 func serving(t *testing.T, all map[string][]ginlimit.PolicyOption) (map[string]*ginlimit.Policy, *runner) {
 	t.Helper()
 	rdb, _ := testkit.NewMiniredis(t)
+	return servingOn(t, rdb, all)
+}
+
+// servingOn is serving on a Redis.
+func servingOn(
+	t *testing.T, rdb *redis.Client, all map[string][]ginlimit.PolicyOption,
+) (map[string]*ginlimit.Policy, *runner) {
+	t.Helper()
 	l, policies := testkit.NewOperated(t, rdb), map[string]*ginlimit.Policy{}
 	for name, opts := range all {
 		policies[name] = testkit.NewPolicy(t, l, name, opts...)

@@ -121,8 +121,8 @@ func (p *plan) block(v *visit) (err error) {
 	}
 	p.Until = time.Now().Add(p.For)
 	p.Fields = map[string]string{"for": v.text("for")}
-	p.Sentence = fmt.Sprintf("Deny %s everything for %s, until %s, in every process at once.", p.whom(), operate.Span(p.For),
-		timeText(p.Until)) + p.elsewhere()
+	p.Sentence = fmt.Sprintf("Deny %s everything for %s, until %s, in every process at once.", p.whom(),
+		operate.Span(p.For), timeText(p.Until)) + p.elsewhere()
 	return v.CheckBlock(*p.Target, p.For)
 }
 

@@ -4,10 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
@@ -110,5 +112,32 @@ func TestAnOverrideKeepsTheSlotsOfAFunction(t *testing.T) {
 		require.True(t, testkit.Must(p.Allow(ctx, "down")).Allowed, "the operator's slots make no method an error")
 		require.Equal(t, before, asked)
 		time.Sleep(inForce)
+	})
+}
+
+// TestAnOutageInTheMiddleOfManyChanges: they are an error, some may be in force, and the same call makes the others.
+func TestAnOutageInTheMiddleOfManyChanges(t *testing.T) {
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		calls := 0
+		b.Redis.AddHook(testkit.EveryScript(func(send func() error) error {
+			if calls++; calls == 3 {
+				return errors.New("gone")
+			}
+			return send()
+		}))
+		l, ctx := testkit.NewOperated(t, struct{ redis.UniversalClient }{b.Redis}), t.Context()
+		p := testkit.NewPolicy(t, l, "api", ginlimit.PerMinute(3))
+		require.Equal(t, ginlimit.PerMinute(3), limitOf(t, p, "someone"))
+		time.Sleep(inForce)
+		var all []ginlimit.Override
+		for i := range 1000 {
+			all = append(all, override(fmt.Sprintf("client %03d", i), ginlimit.PerMinute(60)))
+		}
+		calls = 0
+		require.ErrorIs(t, l.OverrideAll(ctx, all...), ginlimit.ErrUnavailable)
+		some := len(testkit.Must(l.Overrides(ctx)))
+		require.True(t, 0 < some && some < 1000, some)
+		require.NoError(t, l.OverrideAll(ctx, all...))
+		require.Equal(t, 1000, len(testkit.Must(l.Overrides(ctx))))
 	})
 }

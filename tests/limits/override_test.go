@@ -429,33 +429,6 @@ func TestAnEvictedKeyEndsNoOverride(t *testing.T) {
 	})
 }
 
-// TestAnOutageInTheMiddleOfManyChanges: they are an error, some may be in force, and the same call makes the others.
-func TestAnOutageInTheMiddleOfManyChanges(t *testing.T) {
-	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
-		calls := 0
-		b.Redis.AddHook(testkit.EveryScript(func(send func() error) error {
-			if calls++; calls == 3 {
-				return errors.New("gone")
-			}
-			return send()
-		}))
-		l, ctx := testkit.NewOperated(t, struct{ redis.UniversalClient }{b.Redis}), t.Context()
-		p := testkit.NewPolicy(t, l, "api", ginlimit.PerMinute(3))
-		require.Equal(t, ginlimit.PerMinute(3), limitOf(t, p, "someone"))
-		time.Sleep(inForce)
-		var all []ginlimit.Override
-		for i := range 1000 {
-			all = append(all, override(fmt.Sprintf("client %03d", i), ginlimit.PerMinute(60)))
-		}
-		calls = 0
-		require.ErrorIs(t, l.OverrideAll(ctx, all...), ginlimit.ErrUnavailable)
-		some := len(testkit.Must(l.Overrides(ctx)))
-		require.True(t, 0 < some && some < 1000, some)
-		require.NoError(t, l.OverrideAll(ctx, all...))
-		require.Equal(t, 1000, len(testkit.Must(l.Overrides(ctx))))
-	})
-}
-
 // TestOverridesOutliveAnOutage until their ends, and a process that ignores them has its own limits.
 func TestOverridesOutliveAnOutage(t *testing.T) {
 	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {

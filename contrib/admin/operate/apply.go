@@ -164,7 +164,8 @@ func (o *Operator) have(ctx context.Context, want []Entry, all bool) (map[id]Wri
 	for _, e := range want {
 		wanted[idOf(e.Override)] = true
 	}
-	read, err := o.Read(slices.DeleteFunc(listed, func(v Listed) bool { return !all && !wanted[id{v.Policy, v.Client}] })...)
+	isOther := func(v Listed) bool { return !all && !wanted[id{v.Policy, v.Client}] }
+	read, err := o.Read(slices.DeleteFunc(listed, isOther)...)
 	have := map[id]Written{}
 	for _, h := range read {
 		have[idOf(h)] = WrittenOf(h)
