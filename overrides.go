@@ -51,7 +51,7 @@ type Override struct {
 func (l *Limiter) Override(ctx context.Context, o Override) error { return l.OverrideAll(ctx, o) }
 
 // OverrideAll is [Limiter.Override] for up to 1,000 overrides: none, if one has a
-// fault. If Redis fails meanwhile, some may be in force.
+// fault. If Redis fails or ctx ends meanwhile, some may be in force.
 func (l *Limiter) OverrideAll(ctx context.Context, all ...Override) error {
 	if l == nil || l.engine == nil {
 		return errNotMade

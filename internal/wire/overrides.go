@@ -31,14 +31,18 @@ type OverrideChanges struct {
 	Changes []OverrideChange
 }
 
-// Encode returns the arguments of override.lua for each call, which makes at most n changes. The first one is told of
-// all. The limit leaves room for the later ones, or others might leave the changes half made.
+// unlimited is a limit that no overrides reach.
+const unlimited = 1 << 52
+
+// Encode returns the arguments of override.lua for each call, which makes at most n changes. The first one counts all
+// against the limit. The later ones have none, or other callers might leave the changes half made: each of some that
+// begin at the same time may find room, and then there are more overrides than the limit, until some end.
 func (o *OverrideChanges) Encode(n int) (calls [][]any) {
 	for from := 0; from < len(o.Changes); from += n {
 		rest, mark, limit := o.Changes[from:], o.Mark, o.Limit
 		own := min(n, len(rest))
 		if from > 0 {
-			rest, mark, limit = rest[:own], o.Mark+"."+strconv.Itoa(from), o.Limit+len(o.Changes)
+			rest, mark, limit = rest[:own], o.Mark+"."+strconv.Itoa(from), unlimited
 		}
 		args := []any{mark, limit, o.Kept, own}
 		for i, c := range rest {
