@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -70,10 +71,10 @@ func listen(a app) (send func(client string) answer, end func(), err error) {
 	return send, func() { disconnect(); a.close() }, nil
 }
 
-// counted sends a request of a new client, and reports whether Redis counted it.
+// counted sends a request of a new client, and reports whether it was admitted and Redis counted it.
 func (c contestant) counted(ctx context.Context, rdb *redis.Client, client string, send func(string) answer) (
 	bool, error) {
-	if a := send(client); a.status == 0 || a.local {
+	if a := send(client); a.status != http.StatusOK || a.local {
 		return false, nil
 	}
 	keys, err := rdb.Keys(ctx, c.key(client)).Result()

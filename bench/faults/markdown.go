@@ -19,15 +19,14 @@ type table struct {
 	title   func(o outcome) string
 	figures []func(o outcome) float64 // the less, the better
 	text    func(o outcome, figure float64) string
-	rest    func(rounds []outcome) string
-	free    bool // has a column for requests that meet no limiter
+	rest    func(rounds, ours []outcome) string
+	free    int // so many figures are also those of requests that meet no limiter, in a column of their own
 }
 
 // tables are written one after the other. Each has a row for each fault and a column for each library.
 func tables() []table {
-	const allowed = "Admitted, where %d are allowed"
-	const refused = "Refused below the limit, and what clients see beside 200 and 429"
-	titled := func(title string) func(outcome) string { return func(outcome) string { return title } }
+	const took = "Longest request, p99, and until Redis decides again, ms"
+	const admitted = "Admitted, where %d are allowed; refused below the limit: what clients see beside 200 and 429"
 	millis := func(_ outcome, ms float64) string {
 		if ms >= inMillis(patience) {
 			return fmt.Sprintf("> %.0f", inMillis(patience))
@@ -35,19 +34,27 @@ func tables() []table {
 		return fmt.Sprintf("%.0f", ms)
 	}
 	return []table{
-		{titled("Longest request and p99, ms"), []func(outcome) float64{
+		{func(outcome) string { return took }, []func(outcome) float64{
 			func(o outcome) float64 { return inMillis(o.took.percentile(100)) },
 			func(o outcome) float64 { return inMillis(o.took.percentile(99)) },
-		}, millis, nil, true},
-		{func(o outcome) string { return fmt.Sprintf(allowed, o.allowed) }, []func(outcome) float64{
-			func(o outcome) float64 { return float64(max(o.admitted-o.allowed, o.allowed-o.admitted)) },
-		}, func(o outcome, _ float64) string { return fmt.Sprint(o.admitted) }, nil, false},
-		{titled(refused), []func(outcome) float64{func(o outcome) float64 { return float64(o.refused) }},
-			func(_ outcome, n float64) string { return fmt.Sprint(n) }, statuses, false},
-		{titled("Redis decides again after, ms"), []func(outcome) float64{
 			func(o outcome) float64 { return inMillis(o.back) },
-		}, millis, nil, false},
+		}, millis, nil, 2},
+		{func(o outcome) string { return fmt.Sprintf(admitted, o.allowed) }, []func(outcome) float64{
+			func(o outcome) float64 { return float64(max(o.admitted-o.allowed, o.allowed-o.admitted)) },
+		}, func(o outcome, _ float64) string { return fmt.Sprint(o.admitted) }, refusals, 0},
 	}
+}
+
+// refusals returns how many requests were refused below the limit, and what clients saw; "" is nothing.
+func refusals(rounds, ours []outcome) string {
+	refused := table{
+		figures: []func(outcome) float64{func(o outcome) float64 { return float64(o.refused) }},
+		text:    func(_ outcome, n float64) string { return fmt.Sprint(n) },
+	}.cell(rounds, ours)
+	if seen := statuses(rounds); seen != "" {
+		return refused + ": " + seen
+	}
+	return strings.TrimPrefix(refused, "0")
 }
 
 // inMillis returns whole milliseconds, as they are compared and written.
@@ -60,7 +67,7 @@ func (t table) write(out io.Writer, names []string, rows []row) {
 		return
 	}
 	header := append([]string{t.title(rows[0].outcomes[0][0])}, names...)
-	if t.free {
+	if t.free > 0 {
 		header = append(header, "no limiter")
 	}
 	fmt.Fprintf(out, "| %s |\n|%s\n", strings.Join(header, " | "), strings.Repeat(" --- |", len(header)))
@@ -70,15 +77,15 @@ func (t table) write(out io.Writer, names []string, rows []row) {
 		for _, rounds := range r.outcomes {
 			cell := t.cell(rounds, r.outcomes[0])
 			if t.rest != nil {
-				cell = strings.TrimSuffix(cell+": "+t.rest(rounds), ": ")
+				cell = strings.TrimSuffix(cell+"; "+t.rest(rounds, r.outcomes[0]), "; ")
 			}
 			cells = append(cells, cell)
 			for _, o := range rounds {
 				free = append(free, outcome{took: o.free})
 			}
 		}
-		if t.free {
-			cells = append(cells, t.cell(free, free))
+		if t.free > 0 {
+			cells = append(cells, table{figures: t.figures[:t.free], text: t.text}.cell(free, free))
 		}
 		fmt.Fprintf(out, "| %s |\n", strings.Join(cells, " | "))
 	}

@@ -297,6 +297,11 @@ func TestAClient(t *testing.T) {
 	require.Equal(t, "a launch", all[0].Note)
 	require.WithinDuration(t, time.Now().Add(2*time.Hour), all[0].Until, time.Minute)
 
+	_, page = s.confirmed(append(of, "do", "override", "limits", "prohibited", "ends", "2h")...)
+	require.Contains(t, page, ">Denied</b> for as long as the limit is 0/s")
+	require.Contains(t, page, "denied (never)</span>")
+	s.confirmed(override...)
+
 	end := []string{"policy", "api", "code", code("alice"), "hash", "no", "do", "end"}
 	before, _ = s.confirmed(end...)
 	require.Contains(t, before, "End the override of policy api for client alice: 600/h burst 60 until ")

@@ -40,6 +40,9 @@ type gauge struct {
 	Unlimited bool
 }
 
+// Never reports that no waiting helps.
+func (g gauge) Never() bool { return g.RetryAfter == ginlimit.Never }
+
 // gaugeOf returns the bar of a limit.
 func gaugeOf(r ginlimit.Result) gauge {
 	g := gauge{Result: r, Size: max(r.Limit.Rate, r.Limit.Burst), Unlimited: r.Limit == ginlimit.Unlimited()}

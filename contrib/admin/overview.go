@@ -81,13 +81,15 @@ func (h *handler) listOf(v *visit, all []ginlimit.PolicyInfo, overrides []operat
 	l := cut(v, rowsOf(all, filter), policiesShown)
 	l.Filter, l.Path = filter, "policies"
 	forAll := slices.DeleteFunc(slices.Clone(overrides), func(o operate.Listed) bool { return o.Client != "" })
-	var wait sync.WaitGroup
-	var fails sync.Once
-	turns := make(chan struct{}, atOnce)
 	for i := range l.Rows {
 		if of, err := v.ForAll(forAll, l.Rows[i].Name); !v.failed("An override cannot be read.", err) {
 			l.Rows[i].All = of
 		}
+	}
+	var wait sync.WaitGroup
+	var fails sync.Once // the goroutines share the notices
+	turns := make(chan struct{}, atOnce)
+	for i := range l.Rows {
 		turns <- struct{}{}
 		wait.Go(func() {
 			defer func() { <-turns }()

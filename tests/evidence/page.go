@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -9,9 +10,9 @@ import (
 
 const head = `# Evidence
 
-For whoever has to sign off that ginlimit may guard a service: each guarantee, what would break it, what has tried to,
-and how much. %[1]sgo run ./tests/evidence%[1]s writes this page from the code and from what [runs](#runs) have seen,
-and a test compares: no figure is typed. A test is named if it fails once the guarantee is broken.
+For whoever has to sign off that ginlimit may guard a service: each guarantee, what threatens it, what has tried to
+break it, and how much. %[1]sgo run ./tests/evidence%[1]s writes this page from the code and from what [runs](#runs) have
+seen, and a test compares: no figure is typed. A test is named if it fails once the guarantee is broken.
 
 %[1]sgo run ./tests/evidence -check 1%[1]s runs the tests of guarantee 1, and %[1]s-check 0%[1]s all; some need
 redis-server. No test covers what an [eviction](operations.md#maxmemory) or a failover that loses writes admits, or who
@@ -21,7 +22,7 @@ redis-server. No test covers what an [eviction](operations.md#maxmemory) or a fa
 const runsHead = `
 ## Runs
 
-%[1]sgo run ./tests/evidence -record NAME%[1]s makes one again, by the command that it prints, and keeps what it sees.
+%[1]sgo run ./tests/evidence -record NAME%[1]s makes one again, by the command that it prints. These are of:
 
 `
 
@@ -31,7 +32,7 @@ func write(t *tree) (string, error) {
 	fmt.Fprintf(&b, head, "`")
 	for i, g := range guarantees {
 		fmt.Fprintf(&b, "\n## %d. %s\n\n%s\n\n%s\n\n", i+1, g.title, wrapped(g.says, ""),
-			wrapped("What would break it: "+lower(g.breaks), ""))
+			wrapped("Threats: "+lower(g.breaks), ""))
 		for _, a := range g.tried {
 			item, err := t.item(a)
 			if err != nil {
@@ -41,12 +42,16 @@ func write(t *tree) (string, error) {
 		}
 	}
 	fmt.Fprintf(&b, runsHead, "`")
+	made := map[string][]string{} // by the date
 	for _, r := range runs {
 		seen, err := t.recorded(r)
 		if err != nil {
 			return "", err
 		}
-		fmt.Fprintf(&b, "- `%s`, %s: %s\n", r.name, seen.Date, r.what)
+		made[seen.Date] = append(made[seen.Date], "`"+r.name+"`")
+	}
+	for _, date := range slices.Sorted(maps.Keys(made)) {
+		b.WriteString(wrapped("- "+date+": "+strings.Join(made[date], ", "), "  ") + "\n")
 	}
 	return b.String(), nil
 }

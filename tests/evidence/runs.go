@@ -14,10 +14,10 @@ import (
 
 // run is a long one, of which figures are recorded.
 type run struct {
-	name, what string
-	folder     string // from the root
-	command    string // for a shell
-	figures    []figure
+	name    string
+	folder  string // from the root
+	command string // for a shell
+	figures []figure
 }
 
 // figure is a number in what a run prints: the sum of what a group matches, or, without a group, how often it matches.
@@ -34,36 +34,36 @@ type seen struct {
 }
 
 var runs = []run{
-	{"simulation", "processes, network, Redis and faults, drawn from a seed", ".",
+	{"simulation", ".",
 		"go test ./tests/simulation -run '^TestSimulation$' -v -count=1 -timeout 0 -seeds 300 -seed 500001",
 		[]figure{{"seeds", `_test\.go:\d+: (\d+) seeds`}, {"calls", `_test\.go:\d+: \d+ seeds, (\d+) calls`}}},
-	{"slot-simulation", "the same, in flight", ".",
+	{"slot-simulation", ".",
 		"go test ./tests/simulation -run '^TestSlotSimulation$' -v -count=1 -timeout 0 -seeds 60 -seed 500001",
 		[]figure{{"seeds", `_test\.go:\d+: (\d+) seeds`}, {"decisions", `(?:allowed|denied by [^:]*|error):(\d+)`}}},
-	{"dispatcher", "batches to any server", ".",
+	{"dispatcher", ".",
 		"go test ./internal/dispatch -run '^TestWhateverTheServerDoes$' -v -count=1 -timeout 0 -seeds 3000 -seed 500001",
 		[]figure{{"seeds", `--- PASS: TestWhateverTheServerDoes/seed`}}},
-	{"tenants", "shared limits", ".",
+	{"tenants", ".",
 		"go test ./tests/fair -run '^Test(Process)?Simulation$' -v -count=1 -timeout 0 -seeds 20 -seed 500001",
 		[]figure{{"seeds", `--- PASS: Test(?:Process)?Simulation/seeds/`}}},
-	{"lease-states", "all states of the model", ".",
+	{"lease-states", ".",
 		"go test ./tests/model -run '^TestLeasesAdmitNoMore$' -v -count=1 -timeout 0 -full",
 		[]figure{{"states", `: (\d+) states, `}, {"steps", `states, (\d+) steps`}}},
-	{"slot-states", "all states of the model", ".",
+	{"slot-states", ".",
 		"go test ./tests/model -run '^TestSlotsAreNeverTooMany$' -v -count=1 -timeout 0",
 		[]figure{{"states", `: (\d+) states, `}, {"steps", `states, (\d+) steps`}}},
-	{"histories", "three processes on a disturbed Redis", "tests/integration",
+	{"histories", "tests/integration",
 		"go test -run '^TestConcurrentCallsAreLinearizable$' -v -count=1 -timeout 0 .",
 		[]figure{{"histories", ` calls, \d+ of them without an answer`}, {"calls", `(\d+) calls, \d+ of them`},
 			{"without an answer", `calls, (\d+) of them without`}}},
-	{"cluster-histories", "several policies on a cluster", "tests/integration",
+	{"cluster-histories", "tests/integration",
 		"go test -run '^TestSeveralPoliciesOnAClusterAreLinearizable$' -v -count=1 -timeout 0 .",
 		[]figure{{"histories", ` requests, \d+ uncertain`}, {"requests", `(\d+) requests, \d+ uncertain`},
 			{"uncertain", `requests, (\d+) uncertain`}}},
-	{"faults", "a real Redis, under load", "tests/integration",
+	{"faults", "tests/integration",
 		"go test -run '^TestFaults$' -v -count=1 -timeout 0 .",
 		[]figure{{"faults", `--- PASS: TestFaults/`}}},
-	{"fuzz", "hostile input", ".", "make fuzz FUZZTIME=300000x FUZZBUILD=",
+	{"fuzz", ".", "make fuzz FUZZTIME=300000x FUZZBUILD=",
 		[]figure{{"targets", `execs: \d+ [^\n]*\nPASS`}, {"inputs", `execs: (\d+) [^\n]*\nPASS`}}},
 }
 
