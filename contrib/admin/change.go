@@ -122,7 +122,7 @@ func (p *plan) block(v *visit) (err error) {
 	p.Until = time.Now().Add(p.For)
 	p.Fields = map[string]string{"for": v.text("for")}
 	p.Sentence = fmt.Sprintf("Deny %s everything for %s, until %s, in every process at once.", p.whom(),
-		operate.Span(p.For), timeText(p.Until)) + p.elsewhere()
+		operate.Span(p.For), operate.TimeText(p.Until)) + p.elsewhere()
 	return v.CheckBlock(*p.Target, p.For)
 }
 
@@ -148,7 +148,7 @@ func (p *plan) override(v *visit) (err error) {
 	}
 	p.Fields = map[string]string{"limits": v.text("limits"), "ends": p.Until.UTC().Format(time.RFC3339)}
 	p.Sentence = fmt.Sprintf("Limit %s to %s instead of %s, until %s, in every process within a second.", p.whom(),
-		operate.LimitsText(p.Limits, nil), p.instead(), timeText(p.Until)) + p.denies() + p.leavesOut()
+		operate.LimitsText(p.Limits, nil), p.instead(), operate.TimeText(p.Until)) + p.denies() + p.leavesOut()
 	if kept := p.kept(); kept != "" {
 		p.Sentence += " It keeps " + kept + "."
 	}
@@ -193,7 +193,7 @@ func (p *plan) end(v *visit) error {
 		whose = "all clients"
 	}
 	p.Sentence = fmt.Sprintf("End the override of policy %s for %s: %s until %s", shown(p.Policy), whose,
-		operate.LimitsText(o.Limits, nil), timeText(o.Until))
+		operate.LimitsText(o.Limits, nil), operate.TimeText(o.Until))
 	if o.Note != "" {
 		p.Sentence += " (" + shown(o.Note) + ")"
 	}

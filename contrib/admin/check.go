@@ -72,7 +72,7 @@ func (p *plan) stands() string {
 			afterwards = ", but again when it ends"
 		}
 		return fmt.Sprintf(" It is denied under %s until %s by a block or a debt: not while the override holds%s.", g.Limit,
-			timeText(end), afterwards)
+			operate.TimeText(end), afterwards)
 	}
 	return ""
 }
