@@ -122,6 +122,9 @@ func (s *session) override(
 			return err
 		}
 	}
+	if text := s.Afterwards(ctx, s.Overridden(ctx, info, of), o.Limits, o.Until); text != "" {
+		fmt.Fprintln(s.tool.errs, "ginlimit:", text)
+	}
 	if err := s.tool.confirm(ctx, question); err != nil {
 		return err
 	}

@@ -152,7 +152,9 @@ func (p *plan) override(v *visit) (err error) {
 	if kept := p.kept(); kept != "" {
 		p.Sentence += " It keeps " + kept + "."
 	}
-	p.Sentence += p.stands()
+	to := *p.Target
+	to.Info = p.Info
+	p.Sentence += p.afterwards(v, to)
 	return nil
 }
 
@@ -197,7 +199,8 @@ func (p *plan) end(v *visit) error {
 	if o.Note != "" {
 		p.Sentence += " (" + shown(o.Note) + ")"
 	}
-	p.Sentence += "."
+	whom := operate.Client{Key: stored, Hashed: operate.HasSecret(p.Info) && operate.ReadsAsHash(stored)}
+	p.Sentence += "." + p.afterwards(v, v.Overridden(v.ctx, p.Info, whom))
 	return nil
 }
 

@@ -1,10 +1,9 @@
 package admin
 
 import (
-	"fmt"
+	"context"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/ginlimit/ginlimit"
 	"github.com/ginlimit/ginlimit/contrib/admin/operate"
@@ -61,20 +60,18 @@ func (p *plan) instead() string {
 	return strings.Join(slices.Compact(all), " or ")
 }
 
-// stands says what becomes of a block or a debt of the client under limits of other periods, or "".
-func (p *plan) stands() string {
-	for _, g := range p.Results {
-		if !operate.IsHeld(g.Result) || operate.SharesBucket([]ginlimit.Limit{g.Limit}, p.Limits) {
-			continue
-		}
-		end, afterwards := time.Now().Add(g.RetryAfter), ""
-		if end.After(p.Until) {
-			afterwards = ", but again when it ends"
-		}
-		return fmt.Sprintf(" It is denied under %s until %s by a block or a debt: not while the override holds%s.", g.Limit,
-			operate.TimeText(end), afterwards)
+// afterwards says what blocks and bans do once an override has been made or ended, or "".
+func (p *plan) afterwards(v *visit, to operate.Target) string {
+	text, err := bounded(v, func(ctx context.Context) (string, error) {
+		return v.Afterwards(ctx, to, p.Limits, p.Until), nil
+	})
+	switch {
+	case err != nil:
+		text = operate.NotRead
+	case text == "":
+		return ""
 	}
-	return ""
+	return " " + text
 }
 
 // elsewhere says that a block is not known to processes that serve other limits, or "".
