@@ -6,6 +6,7 @@ import (
 	"io"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -159,7 +160,7 @@ func (t *tool) block() *cobra.Command {
 			if err := to.Block(ctx, d); err != nil {
 				return err
 			}
-			return t.done("blocked", to)
+			return t.done("blocked", to, "")
 		}),
 	}
 	c.Flags().StringArrayVar(&limits, "limit", nil, limitUsage)
@@ -187,13 +188,14 @@ func (t *tool) reset() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := t.confirm(ctx, "Reset "+to.String()); err != nil {
+			found, _ := s.Found(ctx, to.Target)
+			if err := t.confirm(ctx, "Reset "+to.String()+found+" and fill its buckets"); err != nil {
 				return err
 			}
 			if err := to.Reset(ctx); err != nil {
 				return err
 			}
-			return t.done("reset", to)
+			return t.done("reset", to, strings.TrimSuffix(found, ","))
 		}),
 	}
 	c.Flags().StringVar(&tenant, "tenant", "", tenantUsage)
@@ -202,11 +204,13 @@ func (t *tool) reset() *cobra.Command {
 	return c
 }
 
-// done says what was done to a client.
-func (t *tool) done(what string, to target) error {
-	return t.print(map[string]string{"done": what, "policy": to.Info.Name, "client": to.Client.Key}, func(w io.Writer) {
-		row(w, what+" "+to.String())
-	})
+// done says what was done to a client, and what was found before.
+func (t *tool) done(what string, to target, found string) error {
+	fields := map[string]string{"done": what, "policy": to.Info.Name, "client": to.Client.Key}
+	if found != "" {
+		fields["found"] = strings.TrimPrefix(found, ", found ")
+	}
+	return t.print(fields, func(w io.Writer) { row(w, what+" "+to.String()+found) })
 }
 
 func (t *tool) slots() *cobra.Command {

@@ -170,26 +170,26 @@ func TestAResetSaysWhatItEnds(t *testing.T) {
 	t.Parallel()
 	policies, r := serving(t, map[string][]ginlimit.PolicyOption{"api": {ginlimit.PerMinute(60)},
 		"ban": {ginlimit.PerHour(1), ginlimit.WithBan(time.Hour, time.Hour)}})
-	reset := func(policy, asks, did string) {
+	reset := func(policy, found string) {
 		t.Helper()
 		asked := r.run("unblock", policy, "k")
 		require.Equal(t, exitUsage, asked.code)
-		require.Regexp(t, "Reset client k under policy "+policy+", which is "+asks+", and fill its buckets\\?", asked.errs)
-		require.Regexp(t, "^reset client k under policy "+policy+", which was "+did+"\n$", r.ok("reset", policy, "k", "-y"))
+		require.Regexp(t, "Reset client k under policy "+policy+", found "+found+", and fill its buckets\\?", asked.errs)
+		require.Regexp(t, "^reset client k under policy "+policy+", found "+found+"\n$", r.ok("reset", policy, "k", "-y"))
 	}
 	const nothing, end = "neither blocked nor banned", " until 20[-0-9: ]*UTC"
-	reset("api", nothing, nothing)
+	reset("api", nothing)
 	r.ok("block", "api", "k", "1h", "-y")
-	reset("api", "blocked"+end, "blocked"+end)
-	reset("api", nothing, nothing)
+	reset("api", "blocked"+end)
+	reset("api", nothing)
 	for range 2 {
 		testkit.Must(policies["ban"].Allow(t.Context(), "k"))
 	}
-	reset("ban", "banned"+end, "banned"+end)
-	require.Equal(t, nothing, read[map[string]string](r, "reset", "ban", "k", "-y")["was"])
+	reset("ban", "banned"+end)
+	require.Equal(t, nothing, read[map[string]string](r, "reset", "ban", "k", "-y")["found"])
 	r.ok("block", "api", "k", "1h", "-y")
 	r.ok("override", "api", "k", "9/h", "--for", "1h", "-y")
-	reset("api", "blocked, which the override hides,"+end, "blocked, which the override hides,"+end)
+	reset("api", `blocked \(hidden by the override\)`+end)
 	r.ok("override", "api", "k", "--end", "-y")
 	r.ok("status", "api", "k")
 }

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -46,7 +47,7 @@ func (h *handler) planOf(v *visit) (p *plan, err error) {
 	case "block":
 		err = p.block(v)
 	case "reset":
-		err = p.reset()
+		p.reset(v)
 	case "override":
 		err = p.override(v)
 	case "end":
@@ -126,10 +127,13 @@ func (p *plan) block(v *visit) (err error) {
 	return v.CheckBlock(*p.Target, p.For)
 }
 
-func (p *plan) reset() error {
-	p.Sentence = fmt.Sprintf("End the block and the ban of %s, and fill its buckets. Its override and its slots stay, "+
-		"and other processes may deny it for a second more.", p.whom())
-	return nil
+func (p *plan) reset(v *visit) {
+	text, ends := p.found(v)
+	p.Sentence = "Fill the buckets of " + p.whom() + strings.TrimSuffix(text, ",")
+	if ends {
+		p.Sentence = "End the block and the ban of " + p.whom() + cmp.Or(text, ",") + " and fill its buckets"
+	}
+	p.Sentence += ". Its override and its slots stay, and other processes may deny it for a second more."
 }
 
 func (p *plan) override(v *visit) (err error) {

@@ -74,6 +74,19 @@ func (p *plan) afterwards(v *visit, to operate.Target) string {
 	return " " + text
 }
 
+// found says what a reset ends, and whether it may end anything.
+func (p *plan) found(v *visit) (text string, ends bool) {
+	type found struct {
+		text string
+		ends bool
+	}
+	f, err := bounded(v, func(ctx context.Context) (f found, _ error) {
+		f.text, f.ends = v.Found(ctx, *p.Target)
+		return f, nil
+	})
+	return f.text, f.ends || err != nil
+}
+
 // elsewhere says that a block is not known to processes that serve other limits, or "".
 func (p *plan) elsewhere() string {
 	for _, served := range p.Variants {

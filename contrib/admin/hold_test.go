@@ -71,3 +71,19 @@ func TestTheConfirmationSaysWhatABlockDoesThen(t *testing.T) {
 			"A block that it hides denies its client again")
 	}
 }
+
+// TestTheConfirmationSaysWhatAResetEnds, and that the client was neither blocked nor banned.
+func TestTheConfirmationSaysWhatAResetEnds(t *testing.T) {
+	t.Parallel()
+	rdb, _ := testkit.NewMiniredis(t)
+	s := newSite(t, rdb)
+	api := s.policy("api", ginlimit.PerMinute(2), byX)
+	of := []string{"policy", "api", "client", "a", "do", "reset"}
+	_, page := s.confirmed(of...)
+	require.Contains(t, page, "Done: Fill the buckets of client a under policy api, found neither blocked nor banned.")
+	require.NoError(t, api.Block(t.Context(), "a", 3*time.Hour))
+	before, page := s.confirmed(of...)
+	require.Regexp(t, `End the block and the ban of client a under policy api, found blocked until 20[-0-9: ]*UTC, and `+
+		`fill its buckets\.`, before)
+	require.Regexp(t, `Done: .*, found blocked until 20[-0-9: ]*UTC, and fill`, page)
+}

@@ -35,6 +35,8 @@ func (o *Operator) Holds(ctx context.Context, to Target) (h Holds, err error) {
 	return h, err
 }
 
+const notHeld = "neither blocked nor banned"
+
 // String returns what denies the client, as the end of a sentence about it.
 func (h Holds) String() string {
 	var all []string
@@ -44,12 +46,25 @@ func (h Holds) String() string {
 		}
 	}
 	add(h.Block, "blocked")
-	add(h.Hidden, "blocked, which the override hides,")
+	add(h.Hidden, "blocked (hidden by the override)")
 	add(h.Ban, "banned")
 	if all == nil {
-		return "neither blocked nor banned"
+		return notHeld
 	}
 	return strings.Join(all, " and ")
+}
+
+// Found says what a reset of a client ends, after the client in a sentence, and whether it ends anything: that is true
+// if it cannot be read. Where clients are neither blocked nor banned it says nothing.
+func (o *Operator) Found(ctx context.Context, to Target) (text string, ends bool) {
+	if HasShares(to.Info) {
+		return "", false
+	}
+	holds, err := o.Holds(ctx, to)
+	if err != nil {
+		return "", true
+	}
+	return ", found " + holds.String() + ",", holds != Holds{}
 }
 
 // blockOf returns the end of the longest block under some limits.
