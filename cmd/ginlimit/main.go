@@ -152,6 +152,7 @@ func (t *tool) root() *cobra.Command {
 	flags.BoolVarP(&t.yes, "yes", "y", false, "do not ask")
 	root.AddCommand(t.policies(), t.status(), t.slots(), t.top(), t.block(), t.reset(), t.override(),
 		t.overrideAll(), t.overrides(), t.apply(), t.doctor())
+	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), "rpad .Name .NamePadding", "rpad .NameAndAliases 14"))
 	setArgs(root)
 	t.completePolicies(root)
 	return root

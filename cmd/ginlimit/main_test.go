@@ -188,6 +188,8 @@ func TestMistakesOfUse(t *testing.T) {
 	r.fails(exitFailed, "connection refused", "top", "p")
 	r.fails(exitFailed, "connection refused", "policies")
 	require.Contains(t, r.ok(), "Usage:")
+	require.Regexp(t, `(?m)^  reset, unblock +End a client's block`, r.ok("help"))
+	require.Regexp(t, `(?m)^  override-all +Replace`, r.ok("help"))
 	require.Contains(t, r.ok("completion", "bash"), "ginlimit")
 	require.Contains(t, r.ok("--version"), "ginlimit version")
 }

@@ -233,5 +233,9 @@ func until(at, span string) (time.Time, error) {
 	if (at == "") == (span == "") {
 		return time.Time{}, usage("give one of --until and --for")
 	}
-	return operate.ParseUntil(at, span)
+	end, err := operate.ParseUntil(at, span)
+	if err != nil && span != "" {
+		err = usage("%w; --until takes a time such as 2026-12-31T18:00:00Z", err)
+	}
+	return end, err
 }

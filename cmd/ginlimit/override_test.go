@@ -93,6 +93,8 @@ func TestMistakesInOverrides(t *testing.T) {
 		`invalid argument: "8/x": period`:     {"override", "login", "203.0.113.9", "9/h,8/x", "--for", "1h"},
 		`give one of --until and --for`:       {"override-all", "login", "1/h"},
 		`"tomorrow" is no time such as`:       {"override-all", "login", "1/h", "--until", "tomorrow"},
+		`"18:00" is no duration above 0, such as 90s, 15m, 2h or 7d; --until takes a time such as ` +
+			"2026-12-31T18:00:00Z": {"override-all", "login", "1/h", "--for", "18:00"},
 		"2020-01-01T00:00:00Z is in the past": {"override-all", "login", "1/h", "--until", "2020-01-01T00:00:00Z"},
 		"at most 366 days ahead":              {"override-all", "login", "1/h", "--for", "400d", "-y"},
 		"accepts 1 arg(s), received 2":        {"override-all", "login", "1/h", "--end"},

@@ -148,6 +148,9 @@ func (p *plan) override(v *visit) (err error) {
 		at, span = span, ""
 	}
 	if p.Until, err = operate.ParseUntil(at, span); err != nil {
+		if span != "" {
+			err = mistake("%w, or a time such as 2026-12-31T18:00:00Z", err)
+		}
 		return err
 	}
 	p.Fields = map[string]string{"limits": v.text("limits"), "ends": p.Until.UTC().Format(time.RFC3339)}
