@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -192,4 +193,30 @@ func TestAResetSaysWhatItEnds(t *testing.T) {
 	reset("api", `blocked \(hidden by the override\)`+end)
 	r.ok("override", "api", "k", "--end", "-y")
 	r.ok("status", "api", "k")
+}
+
+// TestOverridesBelowThePolicy are marked in the list.
+func TestOverridesBelowThePolicy(t *testing.T) {
+	t.Parallel()
+	_, r := serving(t, map[string][]ginlimit.PolicyOption{
+		"api": {ginlimit.PerMinute(60), ginlimit.InFlight(3)},
+		"plan": {ginlimit.WithLimitFunc(func(context.Context, string) ([]ginlimit.Limit, error) {
+			return []ginlimit.Limit{ginlimit.PerHour(9)}, nil
+		})},
+		"day": {ginlimit.PerCalendar(9, ginlimit.CalendarDay(time.UTC))}, "free": {ginlimit.Unlimited()},
+	})
+	for _, row := range []struct {
+		policy, limits string
+		below          bool
+	}{
+		{"api", "59/m", true}, {"api", "61/m", false}, {"api", "60/m", false}, {"api", "3599/h", true}, {"api", "3600/h", false},
+		{"api", "unlimited", false}, {"api", "prohibited", true}, {"api", "100/m, 30/h", true},
+		{"api", "100/m, 2 in flight", true}, {"api", "100/m, 4 in flight", false}, {"plan", "1/h", false},
+		{"day", "8/calendar-day", true}, {"day", "10/calendar-day", false}, {"free", "1/s", true},
+	} {
+		r.ok("override-all", row.policy, row.limits, "--for", "1h", "-y")
+		list := r.ok("overrides", row.policy)
+		require.Equal(t, row.below, strings.Contains(list, ", below the policy's "), "%s\n%s", row.limits, list)
+	}
+	require.Regexp(t, `(?m)^free +\(all\) +1/s, below the policy's unlimited +20`, r.ok("overrides", "free"))
 }

@@ -213,6 +213,10 @@ func (t *tool) overrides() *cobra.Command {
 					return err
 				}
 			}
+			served, err := s.Policies(ctx)
+			if err != nil {
+				return err
+			}
 			return t.print(list, func(w io.Writer) {
 				row(w, "POLICY", "CLIENT", "LIMITS", "UNTIL", "NOTE")
 				for _, o := range list {
@@ -220,8 +224,9 @@ func (t *tool) overrides() *cobra.Command {
 					if o.Client != "" {
 						client = word(o.Client)
 					}
-					row(w, word(o.Policy), client, operate.LimitsText(o.Limits, nil), o.Until.Format(time.RFC3339),
-						o.Note)
+					row(w, word(o.Policy), client, operate.LimitsText(o.Limits, nil)+
+						operate.Below(served, ginlimit.Override{Policy: o.Policy, Limits: o.Limits}),
+						o.Until.Format(time.RFC3339), o.Note)
 				}
 			})
 		}),

@@ -30,7 +30,7 @@ func TestOverride(t *testing.T) {
 	require.Equal(t, operate.Written{Policy: "login", All: true, Limits: []ginlimit.Limit{ginlimit.PerHour(9)},
 		Until: list[0].Until, Note: "a test"}, list[0])
 	require.Equal(t, "2001:db8::/64", list[1].Client)
-	require.Regexp(t, `(?m)^login +\(all\) +9/h +\S+ +a test$`, r.ok("overrides", "login"))
+	require.Regexp(t, `(?m)^login +\(all\) +9/h, below the policy's 5/15m +\S+ +a test$`, r.ok("overrides", "login"))
 	require.Empty(t, read[[]operate.Written](r, "overrides", "ban"))
 	require.Regexp(t, `(?m)^override of all clients: 9/h until \S+ \(a test\)`, r.ok("status", "login", "203.0.113.7"))
 	require.True(t, testkit.BecomesTrue(nil, func() bool {

@@ -87,3 +87,18 @@ func TestTheConfirmationSaysWhatAResetEnds(t *testing.T) {
 		`fill its buckets\.`, before)
 	require.Regexp(t, `Done: .*, found blocked until 20[-0-9: ]*UTC, and fill`, page)
 }
+
+// TestThePageMarksOverridesBelowThePolicy.
+func TestThePageMarksOverridesBelowThePolicy(t *testing.T) {
+	t.Parallel()
+	rdb, _ := testkit.NewMiniredis(t)
+	s := newSite(t, rdb)
+	s.policy("api", ginlimit.PerMinute(60), byX)
+	s.confirmed("policy", "api", "client", "a", "do", "override", "limits", "900/h", "ends", "1h")
+	s.confirmed("policy", "api", "client", "b", "do", "override", "limits", "90/m", "ends", "1h")
+	for _, path := range []string{"", "overrides", "policy?name=api"} {
+		page := s.get(path)
+		require.Contains(t, page, `900/h <b class="warn">below the policy&#39;s 60/m</b></td>`, path)
+		require.Contains(t, page, `90/m</td>`, path)
+	}
+}

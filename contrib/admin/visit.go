@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 	"unicode"
 
@@ -85,6 +86,7 @@ type frame struct {
 	Page, Title, Who, Said string
 	May, Refresh           bool
 	Notices                []notice
+	Below                  func(ginlimit.Override) string // see operate.Below
 	Body                   any
 }
 
@@ -92,7 +94,7 @@ type frame struct {
 func (v *visit) show(page, title string, body any) error {
 	var text bytes.Buffer
 	err := templates.ExecuteTemplate(&text, page+".html", frame{
-		page, title, v.who, v.said, v.may, v.r.Method != http.MethodPost && page != "health", v.notices, body,
+		page, title, v.who, v.said, v.may, v.r.Method != http.MethodPost && page != "health", v.notices, v.below(), body,
 	})
 	if err != nil {
 		return err
@@ -101,6 +103,15 @@ func (v *visit) show(page, title string, body any) error {
 	v.w.WriteHeader(max(v.status, http.StatusOK))
 	_, _ = v.w.Write(text.Bytes())
 	return nil
+}
+
+// below returns what says that an override gives less than its policy's limits, if these can be read.
+func (v *visit) below() func(ginlimit.Override) string {
+	served := sync.OnceValue(func() []ginlimit.PolicyInfo {
+		all, _ := v.Policies(v.ctx)
+		return all
+	})
+	return func(o ginlimit.Override) string { return strings.TrimPrefix(operate.Below(served(), o), ", ") }
 }
 
 // fail answers that a request cannot be done.
