@@ -2,7 +2,6 @@ package admin
 
 import (
 	"cmp"
-	"context"
 	"net/http"
 	"slices"
 	"strconv"
@@ -204,17 +203,12 @@ func (h *handler) overrides(v *visit) error {
 
 // health is what the doctor finds.
 func (h *handler) health(v *visit) error {
-	all, err := bounded(v, func(ctx context.Context) ([]operate.Finding, error) {
-		doctor, err := operate.New(h.rdb, operate.Config{Prefix: h.prefix, Timeout: h.patient})
-		if err != nil {
-			return nil, err
-		}
-		defer doctor.Close()
-		return doctor.Examine(ctx), nil
-	})
+	doctor, err := operate.New(h.rdb, operate.Config{Prefix: h.prefix, Timeout: h.patient})
 	if err != nil {
-		all = []operate.Finding{{Check: "connection", State: operate.Problem, Advice: operate.Advice(err), Err: err}}
+		return err
 	}
+	defer func() { go doctor.Close() }() // which waits for what Redis does not answer
+	all := doctor.Examine(v.ctx)
 	for i := range all {
 		if err := all[i].Err; err != nil {
 			all[i].Found = operate.Reason(err)
