@@ -31,7 +31,7 @@ func downloadsOf(n int) (all []download) {
 
 // export answers with overrides in force as a file.
 func (h *handler) export(v *visit) error {
-	all, err := v.OfPolicy(v.ctx, v.text("policy"))
+	all, err := v.wanted()
 	if err != nil {
 		return err
 	}

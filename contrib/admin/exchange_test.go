@@ -81,7 +81,7 @@ func TestMoveToAnotherRedis(t *testing.T) {
 				}
 			}
 			require.NoError(t, from.limiter.OverrideAll(t.Context(), all...))
-			require.Contains(t, from.get("overrides"), `href="export?page=1&amp;policy=" download>Download as JSON</a>`)
+			require.Contains(t, from.get("overrides"), `href="export?page=1&amp;name=&amp;policy=" download>Download as JSON</a>`)
 			file := from.ask("GET", "export?page=1&policy=", nil)
 			require.Equal(t, http.StatusOK, file.code)
 			require.Equal(t, "application/json", file.header.Get("Content-Type"))
