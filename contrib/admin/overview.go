@@ -2,6 +2,7 @@ package admin
 
 import (
 	"cmp"
+	"fmt"
 	"net/http"
 	"slices"
 	"strconv"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/ginlimit/ginlimit"
 	"github.com/ginlimit/ginlimit/contrib/admin/operate"
+	"github.com/ginlimit/ginlimit/internal/traits"
 )
 
 const (
@@ -232,11 +234,26 @@ func (h *handler) health(v *visit) error {
 		return err
 	}
 	defer func() { go doctor.Close() }() // which waits for what Redis does not answer
-	all := doctor.Examine(v.ctx)
+	all := append(h.loss(), doctor.Examine(v.ctx)...)
 	for i := range all {
 		if err := all[i].Err; err != nil {
 			all[i].Found = operate.Reason(err)
 		}
 	}
 	return v.show("health", "Health", all)
+}
+
+// lossShown is how long a loss of Redis' data is shown.
+const lossShown = 24 * time.Hour
+
+// loss says that this process has noticed that Redis had lost its data, or nothing.
+func (h *handler) loss() []operate.Finding {
+	of := h.limiter.Traits(traits.Key{}).Loss()
+	if of.At.IsZero() || time.Since(of.At) > lossShown {
+		return nil
+	}
+	return []operate.Finding{{Check: "data", State: operate.Warning,
+		Found: fmt.Sprintf("Redis has lost its data with %s, as this process noticed at %s; blocks and bans may be gone, too",
+			operate.Plural(of.Overrides, "override", "overrides"), timeText(of.At)),
+		Advice: "set the overrides again by your copy of them, and block again"}}
 }
