@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/ginlimit/ginlimit/internal/bucket"
+	"github.com/ginlimit/ginlimit/internal/dispatch"
 	"github.com/ginlimit/ginlimit/internal/rules"
 )
 
@@ -171,6 +172,24 @@ func (a *Answer) answerStatic(ask *Ask) {
 	if a.Decided, a.Source = true, FromStatic; !a.Allowed && ask.Report != rules.ReportNone {
 		a.Statuses = append(a.Statuses, rules.Status{Resource: rules.Prohibited, Denies: true})
 	}
+}
+
+// judge fills in the answer to an Ask by a set: its own or its share. It judges charges of n tokens in the states
+// found, if one fits.
+func (e *Engine) judge(ask *Ask, a *Answer, set *rules.Set, found []bucket.State, n, charges int64, fits bool) {
+	a.Verdict, a.Statuses = set.Judge(found, n, charges, fits, ask.Report, a.Statuses[:0])
+	if a.Decided = true; !fits && a.Source == FromStore && set.Bans() {
+		e.bans.note(a.Hash, set.Banned(found))
+	}
+	if ask.N == 0 { // it is allowed, whatever is left
+		a.Allowed, a.RetryAfter = true, 0
+	}
+}
+
+// judgeDenied fills in the answer to a call that the deny cache denies.
+func (e *Engine) judgeDenied(c *dispatch.Call, ask *Ask, a *Answer) {
+	a.Source = FromCache
+	e.judge(ask, a, ask.Set, c.States, c.Op.N, 0, false)
 }
 
 // denies reports whether an answer denies.

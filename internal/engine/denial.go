@@ -48,12 +48,6 @@ func (e *Engine) isDenied(c *dispatch.Call, ask *Ask) bool {
 	return e.denied.Lookup(s, c.States)
 }
 
-// judgeDenied fills in the answer to a call that the deny cache denies.
-func (e *Engine) judgeDenied(c *dispatch.Call, ask *Ask, a *Answer) {
-	a.Source = FromCache
-	e.judge(ask, a, ask.Set, c.States, c.Op.N, 0, false)
-}
-
 // remember remembers that Redis denied a call that takes, and what was looked at beside it.
 func (e *Engine) remember(c *dispatch.Call, beside denycache.Beside) {
 	if c.Op.Charges > 0 {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/ginlimit/ginlimit/internal/bucket"
 	"github.com/ginlimit/ginlimit/internal/rules"
 )
 
@@ -93,18 +92,6 @@ func (e *Engine) take(ctx context.Context, ask *Ask, answer *Answer) (err error)
 		return e.fallBack(ctx, c, ask, answer, err)
 	}
 	return nil
-}
-
-// judge fills in the answer to an Ask by a set: its own or its share. It judges charges of n tokens in the states
-// found, if one fits.
-func (e *Engine) judge(ask *Ask, a *Answer, set *rules.Set, found []bucket.State, n, charges int64, fits bool) {
-	a.Verdict, a.Statuses = set.Judge(found, n, charges, fits, ask.Report, a.Statuses[:0])
-	if a.Decided = true; !fits && a.Source == FromStore && set.Bans() {
-		e.bans.note(a.Hash, set.Banned(found))
-	}
-	if ask.N == 0 { // it is allowed, whatever is left
-		a.Allowed, a.RetryAfter = true, 0
-	}
 }
 
 // Peek looks at what one token would meet under an Ask.
