@@ -90,6 +90,21 @@ func file(t *testing.T, text string) string {
 	return name
 }
 
+// TestApplyOfAllOverrides: what overrides --json prints of more than one call sets is a file for apply.
+func TestApplyOfAllOverrides(t *testing.T) {
+	t.Parallel()
+	_, r, _ := start(t)
+	var text strings.Builder
+	for i := range 2100 {
+		fmt.Fprintf(&text, "- {policy: ban, client: client %d, limits: 9/h, for: 2h}\n", i)
+	}
+	require.Contains(t, r.run("apply", file(t, text.String()), "-y").errs, "changed 2100 overrides\n")
+	all := r.ok("overrides", "--json")
+	_, other, _ := start(t)
+	require.Contains(t, other.run("apply", file(t, all), "-y").errs, "changed 2100 overrides\n")
+	require.Equal(t, all, other.ok("overrides", "--json"))
+}
+
 func TestApply(t *testing.T) {
 	t.Parallel()
 	_, r, _ := start(t)
@@ -183,11 +198,11 @@ func TestABadLineChangesNothing(t *testing.T) {
 			"- {policy: login, all: true, limits: 8/h, for: 400d, note: \"(override 1)\\a\"}\n",
 			"\noverride 2, line 2: the note"},
 		{"\n- {policy: ban, all: true, limits: 8/h, for: 400d}\n", "override 1, line 2: an override until"},
-		{strings.Repeat("- {policy: login, all: true, limits: 9/h, for: 1h}\n", 1001), "1001 overrides; want at most 1000"},
+		{strings.Repeat("- {policy: login, all: true, limits: 9/h, for: 1h}\n", 10_001), "10001 overrides; want at most 10000"},
 		{"- {policy: login, all: true, limits: 9/h, for: 1h}\n---\n- {policy: ban, all: true, limits: 9/h, for: 1h}\n",
 			"line 2: another document"},
 		{"# nothing\n", "the file is empty"},
-		{strings.Repeat("#", operate.MaxFile+1), "the file has more than 1048576 bytes"},
+		{strings.Repeat("#", operate.MaxFile+1), "the file has more than 16777216 bytes"},
 	} {
 		r.fails(exitUsage, row.want, "apply", file(t, row.text), "-y")
 	}

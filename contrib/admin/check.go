@@ -2,8 +2,6 @@ package admin
 
 import (
 	"fmt"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/ginlimit/ginlimit"
@@ -29,36 +27,9 @@ func (p *plan) denies() string {
 	return " This denies it everything."
 }
 
-// leavesOut says which limits an override leaves out, or "".
-func (p *plan) leavesOut() string {
-	before := p.Info.Limits
-	if p.Target.Override != nil {
-		before = p.Target.Override.Limits
-	}
-	if text := operate.LeftOut(before, p.Limits); text != "" {
-		return " " + sentence(text)
-	}
-	return ""
-}
-
-// instead returns the limits that an override replaces.
-func (p *plan) instead() string {
-	keeps := p.kept() != ""
-	text := func(limits []ginlimit.Limit, options []string) string {
-		if keeps {
-			limits = slices.DeleteFunc(slices.Clone(limits), func(l ginlimit.Limit) bool { return l.InFlight > 0 })
-		}
-		return operate.LimitsText(limits, options)
-	}
-	if o := p.Target.Override; o != nil {
-		return text(o.Limits, nil) + ", of an override"
-	}
-	var all []string
-	for _, served := range p.Variants {
-		all = append(all, text(served.Limits, served.Options))
-	}
-	slices.Sort(all)
-	return strings.Join(slices.Compact(all), " or ")
+// replaces returns what an override replaces.
+func (p *plan) replaces() operate.Replacement {
+	return operate.ReplacementOf(p.Limits, p.Target.Override, p.Info, p.Variants)
 }
 
 // stands says what becomes of a block or a debt of the client under limits of other periods, or "".

@@ -89,6 +89,11 @@ func TestWhatAConfirmationSays(t *testing.T) {
 	require.NotContains(t, page, "denie")
 	require.NotContains(t, page, "will not hold")
 	require.Contains(t, s.ok("confirm", append(one, "600/m, 3 in flight")...), "instead of 60/m, 2 in flight, until")
+	s.policy("slots", ginlimit.InFlight(3), byX)
+	slots := append([]string{"policy", "slots"}, one[2:]...)
+	require.Regexp(t, `to 1/m instead of no rate, until [^.]*\. It keeps 3 in flight\.`,
+		s.ok("confirm", append(slots, "1/m")...))
+	require.Contains(t, s.ok("confirm", append(slots, "4 in flight")...), "to 4 in flight instead of 3 in flight, until")
 	s.policy("quota", ginlimit.PerMinute(60), ginlimit.PerHour(900), byX)
 	require.Regexp(t, `instead of 60/m, 900/h, until [^.]*\. An override replaces all limits: 900/h will not hold\.`,
 		s.ok("confirm", append([]string{"policy", "quota"}, append(one[2:], "600/m")...)...))
