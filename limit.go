@@ -160,6 +160,15 @@ func periodText(d time.Duration) string {
 	return d.String()
 }
 
+// bucketID returns what the key of a limit's bucket ends with, of a calendar quota that of now.
+func (l Limit) bucketID() string {
+	if l.Calendar != (Calendar{}) {
+		start, _ := l.Calendar.rule.Period(time.Now())
+		return l.Calendar.rule.ID(start)
+	}
+	return periodText(l.Period) + allAlgorithms[l.Algorithm].suffix
+}
+
 // bucket returns the bucket of a valid limit, if it can be counted. A calendar quota has one for
 // each period; this one only says that there can be one.
 func (l Limit) bucket() (b bucket.Bucket, err error) {
@@ -170,8 +179,7 @@ func (l Limit) bucket() (b bucket.Bucket, err error) {
 	case l.Calendar != Calendar{}:
 		b, ok = bucket.NewCalendar("", int64(l.Rate), 1, 1)
 	default:
-		id := periodText(l.Period) + allAlgorithms[l.Algorithm].suffix
-		b, ok = bucket.New(allAlgorithms[l.Algorithm].kind, id, int64(l.Rate), int64(l.burst()), l.Period.Milliseconds())
+		b, ok = bucket.New(allAlgorithms[l.Algorithm].kind, l.bucketID(), int64(l.Rate), int64(l.burst()), l.Period.Milliseconds())
 	}
 	if !ok {
 		err = fmt.Errorf("%w: %s is too large to be counted exactly", ErrInvalidArgument, l)

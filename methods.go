@@ -369,6 +369,7 @@ func (l *Limiter) Traits(traits.Key) traits.Limiter[Limit, Override, overrides.E
 			}
 			return err
 		},
+		BucketID: Limit.bucketID,
 	}
 }
 

@@ -4,7 +4,10 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
+	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -29,6 +32,27 @@ type status struct {
 	Limits   []ginlimit.Result `json:"limits"`
 	DryRun   bool              `json:"dry_run,omitempty"`
 	Override *operate.Written  `json:"override"`
+
+	Blocked *bool      `json:"blocked"` // null if Redis does not say it
+	Until   *time.Time `json:"blocked_until,omitempty"`
+	Hidden  *time.Time `json:"hidden_block_until,omitempty"` // by the override
+	holds   operate.Holds
+	unread  error // what Redis says instead of holds
+}
+
+// hold adds what denies the client whatever its limits have left.
+func (s *status) hold(holds operate.Holds, err error) {
+	if s.holds, s.unread = holds, err; err != nil {
+		return
+	}
+	blocked := !holds.Block.IsZero()
+	s.Blocked = &blocked
+	if blocked {
+		s.Until = &holds.Block
+	}
+	if !holds.Hidden.IsZero() {
+		s.Hidden = &holds.Hidden
+	}
 }
 
 func (t *tool) status() *cobra.Command {
@@ -50,7 +74,9 @@ func (t *tool) status() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			found := status{to.Info.Name, to.Client.Key, true, results, operate.IsDryRun(to.Info), nil}
+			found := status{Policy: to.Info.Name, Client: to.Client.Key, Allowed: true, Limits: results,
+				DryRun: operate.IsDryRun(to.Info)}
+			found.hold(s.Holds(ctx, to.Target))
 			if to.Override != nil {
 				found.Override = new(operate.Written)
 				*found.Override = operate.WrittenOf(*to.Override)
@@ -73,17 +99,20 @@ func (t *tool) status() *cobra.Command {
 
 func printStatus(w io.Writer, s status, hidden bool) {
 	row(w, "LIMIT", "ALLOWED", "LEFT", "RETRY AFTER", "FULL AFTER", "CAUSE")
-	held := false
 	for _, r := range s.Limits {
-		held = held || operate.IsHeld(r)
 		left := strconv.Itoa(r.Remaining)
 		if r.Limit == ginlimit.Unlimited() {
 			left = "unlimited"
 		}
 		row(w, r.Limit, r.Allowed, left, operate.Span(r.RetryAfter), operate.Span(r.ResetAfter), r.Cause)
 	}
-	if held {
-		row(w, "by a block or a debt: the limit alone is shorter")
+	switch {
+	case s.unread != nil:
+		row(w, "whether it is blocked cannot be read: "+operate.ErrorText(s.unread))
+	case s.Until != nil:
+		row(w, "blocked until "+operate.TimeText(*s.Until)+": unblock ends it")
+	case slices.ContainsFunc(s.Limits, operate.IsHeld):
+		row(w, operate.OverdrawnText)
 	}
 	if hidden {
 		row(w, "in flight: what the client's own limits have, which only the application knows: give all by --limit")
@@ -92,7 +121,14 @@ func printStatus(w io.Writer, s status, hidden bool) {
 		row(w, "a dry run: nobody is denied")
 	}
 	if o := s.Override; o != nil {
-		row(w, "override: "+o.String())
+		whose := "override: "
+		if o.All {
+			whose = "override of all clients: "
+		}
+		row(w, whose+o.String())
+	}
+	if s.Hidden != nil {
+		row(w, "the override hides a block until "+operate.TimeText(*s.Hidden))
 	}
 }
 
@@ -124,7 +160,7 @@ func (t *tool) block() *cobra.Command {
 			if err := to.Block(ctx, d); err != nil {
 				return err
 			}
-			return t.done("blocked", to)
+			return t.done("blocked", to, "")
 		}),
 	}
 	c.Flags().StringArrayVar(&limits, "limit", nil, limitUsage)
@@ -152,13 +188,14 @@ func (t *tool) reset() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := t.confirm(ctx, "Reset "+to.String()); err != nil {
+			found, _ := s.Found(ctx, to.Target)
+			if err := t.confirm(ctx, "Reset "+to.String()+found+" and fill its buckets"); err != nil {
 				return err
 			}
 			if err := to.Reset(ctx); err != nil {
 				return err
 			}
-			return t.done("reset", to)
+			return t.done("reset", to, strings.TrimSuffix(found, ","))
 		}),
 	}
 	c.Flags().StringVar(&tenant, "tenant", "", tenantUsage)
@@ -167,11 +204,13 @@ func (t *tool) reset() *cobra.Command {
 	return c
 }
 
-// done says what was done to a client.
-func (t *tool) done(what string, to target) error {
-	return t.print(map[string]string{"done": what, "policy": to.Info.Name, "client": to.Client.Key}, func(w io.Writer) {
-		row(w, what+" "+to.String())
-	})
+// done says what was done to a client, and what was found before.
+func (t *tool) done(what string, to target, found string) error {
+	fields := map[string]string{"done": what, "policy": to.Info.Name, "client": to.Client.Key}
+	if found != "" {
+		fields["found"] = strings.TrimPrefix(found, ", found ")
+	}
+	return t.print(fields, func(w io.Writer) { row(w, what+" "+to.String()+found) })
 }
 
 func (t *tool) slots() *cobra.Command {

@@ -102,16 +102,6 @@ func TestWhatAnOverrideLeavesOut(t *testing.T) {
 	require.Empty(t, run("7/s"), "none of its limits is one of the policy, so the question is enough")
 }
 
-// TestABlockIsSaidToBeOne, as its client may be denied by its limit, too.
-func TestABlockIsSaidToBeOne(t *testing.T) {
-	t.Parallel()
-	_, r := serving(t, map[string][]ginlimit.PolicyOption{"api": {ginlimit.PerMinute(60)}})
-	const text = "by a block or a debt: the limit alone is shorter"
-	require.NotContains(t, r.run("status", "api", "k").out, text)
-	r.ok("block", "api", "k", "1h", "-y")
-	require.Contains(t, r.run("status", "api", "k").out, text)
-}
-
 // TestLongSpans: what is too long is not said to be no duration.
 func TestLongSpans(t *testing.T) {
 	t.Parallel()

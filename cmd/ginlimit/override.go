@@ -100,14 +100,21 @@ func (s *session) override(
 ) (err error) {
 	o := ginlimit.Override{Policy: policy, Note: flags.note}
 	o.Client = s.Stored(policy, of)
-	question := fmt.Sprintf("End the override of policy %s for %s", word(policy), whom(of.Key))
+	question, done := "", "done: "
 	if flags.end {
 		if flags.at != "" || flags.span != "" || flags.note != "" {
 			return usage("--end takes no time or note")
 		}
-		if err := s.warnUnlessOverridden(ctx, o, of); err != nil {
+		ended, err := s.inForce(ctx, o, of)
+		if err != nil {
 			return err
 		}
+		text := "what cannot be read"
+		if ended.Limits != nil {
+			text = operate.OverrideText(ended)
+		}
+		question = fmt.Sprintf("End the override of policy %s for %s: %s", word(policy), whom(of.Key), text)
+		done += "ended " + text
 	} else {
 		if strings.Contains(limits[0], "://") { // it may have a comma too
 			return usage("%q has no limits such as 100/m", limits[0])
@@ -121,6 +128,10 @@ func (s *session) override(
 		if question, err = s.overrideQuestion(ctx, o, info, of); err != nil {
 			return err
 		}
+		done += operate.OverrideText(o)
+	}
+	if text := s.Afterwards(ctx, s.Overridden(ctx, info, of), o.Limits, o.Until); text != "" {
+		fmt.Fprintln(s.tool.errs, "ginlimit:", text)
 	}
 	if err := s.tool.confirm(ctx, question); err != nil {
 		return err
@@ -129,7 +140,7 @@ func (s *session) override(
 		return err
 	}
 	o.Client = of.Key
-	return s.tool.print(operate.WrittenOf(o), func(w io.Writer) { row(w, "done") })
+	return s.tool.print(operate.WrittenOf(o), func(w io.Writer) { row(w, done) })
 }
 
 // overrideQuestion returns what to ask before an override is made, or what is wrong with it.
@@ -159,17 +170,26 @@ func (s *session) overrideQuestion(
 		operate.OverrideText(o), replaced.Of, kept), err
 }
 
-// warnUnlessOverridden says that there is no override to end.
-func (s *session) warnUnlessOverridden(ctx context.Context, o ginlimit.Override, of operate.Client) error {
+// inForce returns the override that is to end, without limits if it cannot be read.
+func (s *session) inForce(ctx context.Context, o ginlimit.Override, of operate.Client) (ginlimit.Override, error) {
 	all, err := s.Overrides(ctx)
 	if err != nil {
-		return err
+		return o, err
 	}
-	same := func(other operate.Listed) bool { return other.Policy == o.Policy && other.Client == o.Client }
-	if !slices.ContainsFunc(all, same) {
-		fmt.Fprintf(s.tool.errs, "ginlimit: policy %s has no override for %s\n", word(o.Policy), whom(of.Key))
+	isOf := func(client string) func(operate.Listed) bool {
+		return func(other operate.Listed) bool { return other.Policy == o.Policy && other.Client == client }
 	}
-	return nil
+	switch i := slices.IndexFunc(all, isOf(o.Client)); {
+	case i >= 0:
+		if read, err := s.Read(all[i]); err == nil {
+			o = read[0]
+		}
+		return o, nil
+	case slices.ContainsFunc(all, isOf("")):
+		return o, fmt.Errorf("policy %s has no override for %s; one for all clients ends by override-all", word(o.Policy),
+			whom(of.Key))
+	}
+	return o, fmt.Errorf("policy %s has no override for %s", word(o.Policy), whom(of.Key))
 }
 
 func (t *tool) overrides() *cobra.Command {

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
@@ -31,7 +32,7 @@ func TestOverride(t *testing.T) {
 	require.Equal(t, "2001:db8::/64", list[1].Client)
 	require.Regexp(t, `(?m)^login +\(all\) +9/h +\S+ +a test$`, r.ok("overrides", "login"))
 	require.Empty(t, read[[]operate.Written](r, "overrides", "ban"))
-	require.Regexp(t, `(?m)^override: 9/h until \S+ \(a test\)`, r.ok("status", "login", "203.0.113.7"))
+	require.Regexp(t, `(?m)^override of all clients: 9/h until \S+ \(a test\)`, r.ok("status", "login", "203.0.113.7"))
 	require.True(t, testkit.BecomesTrue(nil, func() bool {
 		return take(t, policies["login"], "203.0.113.8").Limit == ginlimit.PerHour(9)
 	}))
@@ -50,9 +51,34 @@ func TestOverride(t *testing.T) {
 	r.ok("override", "login", "2001:db8::1", "--end", "-y")
 	r.ok("override-all", "login", "--end", "--yes")
 	require.Empty(t, read[[]operate.Written](r, "overrides"))
-	got := r.run("override-all", "login", "--end", "-y")
-	require.Equal(t, exitOK, got.code)
-	require.Equal(t, "ginlimit: policy login has no override for all clients\n", got.errs)
+	for _, flags := range [][]string{{"--end"}, {"--end", "-y"}} {
+		got := r.run(append([]string{"override-all", "login"}, flags...)...)
+		require.Equal(t, exitFailed, got.code)
+		require.Equal(t, "ginlimit: policy login has no override for all clients\n", got.errs, "and nobody is asked")
+		require.Empty(t, got.out)
+	}
+}
+
+// TestTheEndOfAnOverride: it says which one ends, and of whom.
+func TestTheEndOfAnOverride(t *testing.T) {
+	t.Parallel()
+	_, r, rdb := start(t)
+	const says = `9/h until 20\S+ \(a test\)`
+	require.Regexp(t, "^done: "+says+"\n$", r.ok("override", "login", "203.0.113.7", "9/h", "--for", "1h", "--note", "a test",
+		"-y"))
+	asked := r.run("override", "login", "203.0.113.7", "--end")
+	require.Equal(t, exitUsage, asked.code)
+	require.Regexp(t, `End the override of policy login for client 203\.0\.113\.7: `+says+`\?`, asked.errs)
+	require.Regexp(t, "^done: ended "+says+"\n$", r.ok("override", "login", "203.0.113.7", "--end", "-y"))
+	r.ok("override-all", "login", "9/h", "--for", "1h", "-y")
+	r.fails(exitFailed, "policy login has no override for client 203.0.113.7; one for all clients ends by override-all",
+		"override", "login", "203.0.113.7", "--end", "-y")
+
+	until := time.Now().Add(2 * time.Hour).UnixMilli()
+	text := fmt.Sprintf(`{"v":1,"policy":"ban","client":"k","limits":"?","until":%d}`, until)
+	require.NoError(t, rdb.HSet(t.Context(), "ginlimit:{overrides}", "ban|k", text).Err())
+	require.NoError(t, rdb.ZAdd(t.Context(), "ginlimit:{overrides}:ends", redis.Z{Score: float64(until), Member: "ban|k"}).Err())
+	require.Equal(t, "done: ended what cannot be read\n", r.ok("override", "ban", "k", "--end", "-y"))
 }
 
 func TestMistakesInOverrides(t *testing.T) {

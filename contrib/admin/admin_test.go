@@ -322,7 +322,7 @@ func TestAClient(t *testing.T) {
 	}
 
 	_, page = s.confirmed(append(of, "do", "reset")...)
-	require.Contains(t, page, "Done: End the block and the ban of client alice")
+	require.Contains(t, page, "Done: End the block and the ban of client alice under policy api, found blocked until ")
 	require.True(t, testkit.Must(api.Peek(t.Context(), "alice")).Allowed)
 
 	override := append(of, "do", "override", "limits", "600/h burst 60", "ends", "2h", "note", "a launch")

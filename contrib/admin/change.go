@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -46,7 +47,7 @@ func (h *handler) planOf(v *visit) (p *plan, err error) {
 	case "block":
 		err = p.block(v)
 	case "reset":
-		err = p.reset()
+		p.reset(v)
 	case "override":
 		err = p.override(v)
 	case "end":
@@ -122,14 +123,17 @@ func (p *plan) block(v *visit) (err error) {
 	p.Until = time.Now().Add(p.For)
 	p.Fields = map[string]string{"for": v.text("for")}
 	p.Sentence = fmt.Sprintf("Deny %s everything for %s, until %s, in every process at once.", p.whom(),
-		operate.Span(p.For), timeText(p.Until)) + p.elsewhere()
+		operate.Span(p.For), operate.TimeText(p.Until)) + p.elsewhere()
 	return v.CheckBlock(*p.Target, p.For)
 }
 
-func (p *plan) reset() error {
-	p.Sentence = fmt.Sprintf("End the block and the ban of %s, and fill its buckets. Its override and its slots stay, "+
-		"and other processes may deny it for a second more.", p.whom())
-	return nil
+func (p *plan) reset(v *visit) {
+	text, ends := p.found(v)
+	p.Sentence = "Fill the buckets of " + p.whom() + strings.TrimSuffix(text, ",")
+	if ends {
+		p.Sentence = "End the block and the ban of " + p.whom() + cmp.Or(text, ",") + " and fill its buckets"
+	}
+	p.Sentence += ". Its override and its slots stay, and other processes may deny it for a second more."
 }
 
 func (p *plan) override(v *visit) (err error) {
@@ -149,14 +153,16 @@ func (p *plan) override(v *visit) (err error) {
 	p.Fields = map[string]string{"limits": v.text("limits"), "ends": p.Until.UTC().Format(time.RFC3339)}
 	of := p.replaces()
 	p.Sentence = fmt.Sprintf("Limit %s to %s instead of %s, until %s, in every process within a second.", p.whom(),
-		operate.LimitsText(p.Limits, nil), of.Of, timeText(p.Until)) + p.denies()
+		operate.LimitsText(p.Limits, nil), of.Of, operate.TimeText(p.Until)) + p.denies()
 	if of.LeftOut != "" {
 		p.Sentence += " " + sentence(of.LeftOut)
 	}
 	if of.Kept != "" {
 		p.Sentence += " It keeps " + of.Kept + "."
 	}
-	p.Sentence += p.stands()
+	to := *p.Target
+	to.Info = p.Info
+	p.Sentence += p.afterwards(v, to)
 	return nil
 }
 
@@ -179,11 +185,12 @@ func (p *plan) end(v *visit) error {
 		whose = "all clients"
 	}
 	p.Sentence = fmt.Sprintf("End the override of policy %s for %s: %s until %s", shown(p.Policy), whose,
-		operate.LimitsText(o.Limits, nil), timeText(o.Until))
+		operate.LimitsText(o.Limits, nil), operate.TimeText(o.Until))
 	if o.Note != "" {
 		p.Sentence += " (" + shown(o.Note) + ")"
 	}
-	p.Sentence += "."
+	whom := operate.Client{Key: stored, Hashed: operate.HasSecret(p.Info) && operate.ReadsAsHash(stored)}
+	p.Sentence += "." + p.afterwards(v, v.Overridden(v.ctx, p.Info, whom))
 	return nil
 }
 

@@ -1,10 +1,8 @@
 package admin
 
 import (
-	"fmt"
-	"time"
+	"context"
 
-	"github.com/ginlimit/ginlimit"
 	"github.com/ginlimit/ginlimit/contrib/admin/operate"
 )
 
@@ -32,20 +30,31 @@ func (p *plan) replaces() operate.Replacement {
 	return operate.ReplacementOf(p.Limits, p.Target.Override, p.Info, p.Variants)
 }
 
-// stands says what becomes of a block or a debt of the client under limits of other periods, or "".
-func (p *plan) stands() string {
-	for _, g := range p.Results {
-		if !operate.IsHeld(g.Result) || operate.SharesBucket([]ginlimit.Limit{g.Limit}, p.Limits) {
-			continue
-		}
-		end, afterwards := time.Now().Add(g.RetryAfter), ""
-		if end.After(p.Until) {
-			afterwards = ", but again when it ends"
-		}
-		return fmt.Sprintf(" It is denied under %s until %s by a block or a debt: not while the override holds%s.", g.Limit,
-			timeText(end), afterwards)
+// afterwards says what blocks and bans do once an override has been made or ended, or "".
+func (p *plan) afterwards(v *visit, to operate.Target) string {
+	text, err := bounded(v, func(ctx context.Context) (string, error) {
+		return v.Afterwards(ctx, to, p.Limits, p.Until), nil
+	})
+	switch {
+	case err != nil:
+		text = operate.NotRead
+	case text == "":
+		return ""
 	}
-	return ""
+	return " " + text
+}
+
+// found says what a reset ends, and whether it may end anything.
+func (p *plan) found(v *visit) (text string, ends bool) {
+	type found struct {
+		text string
+		ends bool
+	}
+	f, err := bounded(v, func(ctx context.Context) (f found, _ error) {
+		f.text, f.ends = v.Found(ctx, *p.Target)
+		return f, nil
+	})
+	return f.text, f.ends || err != nil
 }
 
 // elsewhere says that a block is not known to processes that serve other limits, or "".

@@ -27,6 +27,8 @@ type clientBody struct {
 	Results  []gauge
 	Allowed  bool
 	DryRun   bool
+	Holds    operate.Holds
+	Unread   bool   // Redis does not say what Holds are
 	NoBlock  string // why it cannot be blocked; else ""
 	Holders  []operate.Holder
 	Slots    bool // it may hold some
@@ -166,6 +168,8 @@ func (h *handler) showClient(v *visit, body *clientBody) error {
 	if err := v.CheckBlock(*body.Target, time.Minute); err != nil {
 		body.NoBlock = said(err)
 	}
+	body.Holds, err = bounded(v, func(ctx context.Context) (operate.Holds, error) { return v.Holds(ctx, *body.Target) })
+	body.Unread = v.failed("Whether the client is blocked cannot be read.", err)
 	body.DryRun = operate.IsDryRun(body.Info)
 	body.Allowed = !slices.ContainsFunc(body.Results, func(g gauge) bool { return !g.Allowed })
 	isSlots := func(g gauge) bool { return g.Limit.InFlight > 0 }
@@ -204,8 +208,10 @@ func (b *clientBody) Denied() string {
 		return "until one of its requests has ended: all slots are taken"
 	case longest.Cause == ginlimit.CauseBan:
 		return "by a ban, for " + operate.Span(longest.RetryAfter)
-	case operate.IsHeld(longest.Result):
-		return "for " + operate.Span(longest.RetryAfter) + ", by a block or a debt: the limit alone is shorter"
+	case !b.Holds.Block.IsZero():
+		return "for " + operate.Span(longest.RetryAfter) + ": blocked until " + operate.TimeText(b.Holds.Block)
+	case operate.IsHeld(longest.Result) && !b.Unread:
+		return "for " + operate.Span(longest.RetryAfter) + ", " + operate.OverdrawnText
 	}
 	return "for " + operate.Span(longest.RetryAfter)
 }

@@ -100,11 +100,11 @@ func TestWhatAConfirmationSays(t *testing.T) {
 
 	require.NoError(t, api.Block(t.Context(), "a", 3*time.Hour))
 	page = s.ok("confirm", append(one, "600/h")...)
-	require.Regexp(t, `It is denied under 60/m until 20[-0-9: ]*UTC by a block or a debt: not while the override holds, `+
-		`but again when it ends\.`, page)
-	require.NotContains(t, s.ok("confirm", append(one, "600/m")...), "denied")
+	require.Regexp(t, `It is blocked until 20[-0-9: ]*UTC, but let in while the override holds, and denied again when it `+
+		`ends\.`, page)
+	require.Contains(t, s.ok("confirm", append(one, "600/m")...), "It stays denied until")
 	one[7] = "9h"
-	require.Contains(t, s.ok("confirm", append(one, "600/h")...), "by a block or a debt: not while the override holds.")
+	require.Contains(t, s.ok("confirm", append(one, "600/h")...), ", but let in while the override holds.")
 
 	s.confirmed(append(all, "600/h")...)
 	require.Contains(t, s.ok("confirm", append(all, "900/h")...), "instead of 600/h, of an override, until")

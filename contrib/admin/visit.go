@@ -114,7 +114,7 @@ func (v *visit) fail(status int, text string) {
 // templates are the pages.
 var templates = template.Must(template.New("").Funcs(template.FuncMap{
 	"text": shown, "span": operate.Span, "limits": limitsText, "key": operate.KeyText, "options": operate.OptionsText,
-	"time":      timeText,
+	"time":      operate.TimeText,
 	"tags":      func(p ginlimit.PolicyInfo) []string { return strings.Fields(operate.OptionsText(p)) },
 	"ago":       func(t time.Time) string { return operate.Span(time.Since(t).Truncate(time.Second)) + " ago" },
 	"downloads": downloadsOf, "code": encodeClient, "count": count, "hash": operate.ReadsAsHash,
@@ -143,9 +143,6 @@ func shown(text string) string {
 	}
 	return all.String()
 }
-
-// timeText returns a time as all pages show it.
-func timeText(t time.Time) string { return t.UTC().Format("2006-01-02 15:04 MST") }
 
 func limitsText(p ginlimit.PolicyInfo) string { return operate.LimitsText(p.Limits, p.Options) }
 

@@ -277,7 +277,11 @@ func (v *View[L]) Change(ctx context.Context, changes []wire.OverrideChange) err
 func (o *Overrides[L]) readUntil(ctx context.Context, stamp string) {
 	for {
 		before := o.known.Load()
-		isKnown, err := o.read(ctx, before, before.stamp)
+		to := before.stamp
+		if stamp == "" || wire.OverrideTurn(stamp) > wire.OverrideTurn(to) {
+			to = stamp
+		}
+		isKnown, err := o.read(ctx, before, to)
 		if isKnown || err != nil || wire.OverrideTurn(o.known.Load().stamp) >= wire.OverrideTurn(stamp) {
 			return
 		}
@@ -292,11 +296,7 @@ func (v *View[L]) All(ctx context.Context) (all []Entry, err error) {
 	}
 	all = make([]Entry, 0, len(texts))
 	for name, text := range texts {
-		e, err := entryOf(name, text)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, e)
+		all = append(all, entryOf(name, text))
 	}
 	if !v.Ignores {
 		v.of.readUntil(ctx, stamp)

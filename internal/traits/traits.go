@@ -49,6 +49,9 @@ type Limiter[Limit, Override, Entry, Loss any] struct {
 	CheckOverrides func(ctx context.Context, all []Override) error
 	CheckBlock     func(limits []Limit, d time.Duration) error
 
+	// BucketID is what the key of a limit's bucket ends with, of a calendar quota that of now.
+	BucketID func(Limit) string
+
 	// Overrides lists the overrides in force, in no order, and Read reads some of them.
 	Overrides func(ctx context.Context) ([]Entry, error)
 	Read      func(some []Entry) ([]Override, error)

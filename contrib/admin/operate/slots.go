@@ -19,7 +19,7 @@ type Holder struct {
 
 // Slots returns who holds a client's slots.
 func (o *Operator) Slots(ctx context.Context, of ginlimit.PolicyInfo, c Client) ([]Holder, error) {
-	key := o.slotsKey(of, c)
+	key := o.key(of, c, "slots")
 	entries, err := o.rdb.HGetAll(ctx, key).Result()
 	if err != nil {
 		return nil, err
@@ -28,8 +28,8 @@ func (o *Operator) Slots(ctx context.Context, of ginlimit.PolicyInfo, c Client) 
 	return holders(entries, ttl), err
 }
 
-// slotsKey returns the key of a client's slots.
-func (o *Operator) slotsKey(of ginlimit.PolicyInfo, c Client) string {
+// key returns a key of a client: with the period of a bucket, or what else it ends with.
+func (o *Operator) key(of ginlimit.PolicyInfo, c Client, id string) string {
 	keys, prefix := clientkey.NewText(o.Secret), ginlimit.Key(of.Name, "")
 	if c.Hashed {
 		keys = clientkey.Hashes()
@@ -37,7 +37,7 @@ func (o *Operator) slotsKey(of ginlimit.PolicyInfo, c Client) string {
 	if IsDryRun(of) {
 		prefix = ginlimit.Key(of.Name, "dry run", "")
 	}
-	key := "{" + string(keys.Append(nil, prefix, c.Key)) + "}:slots"
+	key := "{" + string(keys.Append(nil, prefix, c.Key)) + "}:" + id
 	if o.Prefix != "" {
 		key = o.Prefix + ":" + key
 	}

@@ -22,6 +22,7 @@ type Target struct {
 	replaced *ginlimit.Policy // with the limits that the override replaces, or nil
 	own      []ginlimit.Limit // of policy
 	base     []ginlimit.Limit // of replaced
+	unread   error            // why some of it is not known
 }
 
 // Target returns a client under a policy. The limits are as given, else as an override or the policy has them.

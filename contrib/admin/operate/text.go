@@ -22,6 +22,9 @@ func Span(d time.Duration) string {
 	return d.Round(time.Second).String()
 }
 
+// TimeText returns a time for people.
+func TimeText(t time.Time) string { return t.UTC().Format("2006-01-02 15:04 MST") }
+
 // maxDays is how long a span is at most.
 const maxDays = 36500
 
@@ -128,7 +131,11 @@ func SharesBucket(some, others []ginlimit.Limit) bool {
 	})
 }
 
-// IsHeld reports that a client is denied for longer than the limit alone would deny it: by a block or a debt.
+// OverdrawnText says why a client is denied for longer than its limit's period without a block.
+const OverdrawnText = "not blocked: more was used than the limit has, so it takes longer than its period"
+
+// IsHeld reports that a client is denied for longer than the limit's period: it is blocked, or has used more than the
+// limit has.
 func IsHeld(r ginlimit.Result) bool {
 	return !r.Allowed && r.Cause == ginlimit.CauseRate && r.Limit.Calendar == (ginlimit.Calendar{}) &&
 		r.RetryAfter > r.Limit.Period && r.RetryAfter != ginlimit.Never
