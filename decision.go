@@ -51,17 +51,17 @@ type decision struct {
 	began   time.Time       // if there are observers
 	slots   bool            // it may take some
 
-	one *memory // for the question of one policy; nil if there are several
+	one *memory // for the ask of one policy; nil if there are several
 }
 
-// memory is for one question.
+// memory is for one ask.
 type memory struct {
 	asks     [1]engine.Ask
 	answers  [1]engine.Answer
 	statuses [1]rules.Status
 }
 
-// add adds a question of a policy, which the caller fills in.
+// add adds an ask of a policy, which the caller fills in.
 func (d *decision) add(i int) *engine.Ask {
 	t, one := &d.parts[i], d.one
 	t.asked, d.slots = true, d.slots || t.limits.slots > 0
@@ -78,7 +78,7 @@ func (d *decision) add(i int) *engine.Ask {
 	return t.ask
 }
 
-// arrange brings the questions of several policies into the order in which they are decided: dry runs last.
+// arrange brings the asks of several policies into the order in which they are decided: dry runs last.
 func (d *decision) arrange() {
 	var few [4]*part // on the stack
 	order, same, live := few[:0], true, 0
@@ -154,7 +154,7 @@ func (d *decision) undecided(err error) (failed *part, why failure) {
 	return failed, failure{err: err, store: failed.answer.Err}
 }
 
-// partOf returns the part of a question.
+// partOf returns the part of an ask.
 func (d *decision) partOf(ask int) *part {
 	for i := range d.parts {
 		if d.parts[i].ask == &d.asks[ask] {

@@ -349,8 +349,8 @@ func (p *Policy) Traits(traits.Key) (traits.Traits[Limit, *Reservation], bool) {
 }
 
 // Traits is for packages of this module.
-func (l *Limiter) Traits(traits.Key) traits.Limiter[Limit, Override, overrides.Entry] {
-	return traits.Limiter[Limit, Override, overrides.Entry]{
+func (l *Limiter) Traits(traits.Key) traits.Limiter[Limit, Override, overrides.Entry, overrides.Loss] {
+	return traits.Limiter[Limit, Override, overrides.Entry, overrides.Loss]{
 		TakeHashes: func() { l.engine.Keys = clientkey.Hashes() },
 		CheckOverrides: func(ctx context.Context, all []Override) error {
 			_, err := operate(ctx, l, func(ctx context.Context) (struct{}, error) {
@@ -361,6 +361,7 @@ func (l *Limiter) Traits(traits.Key) traits.Limiter[Limit, Override, overrides.E
 		},
 		Overrides: func(ctx context.Context) ([]overrides.Entry, error) { return operate(ctx, l, l.inForce) },
 		Read:      readOverrides,
+		Loss:      l.overrides.Loss,
 		CheckBlock: func(limits []Limit, d time.Duration) error {
 			set, err := newLimitSet(limits)
 			if err == nil {

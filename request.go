@@ -22,7 +22,7 @@ import (
 
 // requestState is what the policies of one handler have decided on a request, linked to what earlier
 // handlers have. A copy of the [gin.Context] shares it, for as long as it likes: so once it has decided, only
-// deciding and fields change, and the questions and answers of parts.
+// deciding and fields change, and the asks and answers of parts.
 type requestState struct {
 	*handler
 	parts    []part
@@ -189,7 +189,7 @@ func (t *part) bypass(c *gin.Context, s *requestState) (over bool) {
 	return false
 }
 
-// ask prepares the questions of several policies. It returns the first policy whose key, cost or limits cannot be
+// ask prepares what is asked of several policies. It returns the first policy whose key, cost or limits cannot be
 // had, and why. Then only dry runs are asked.
 func (s *requestState) ask(c *gin.Context) (failed *part, why failure) {
 	found := askFuncs(c.Request.Context(), s.parts, func(t *part) bool { return t.identify(c, s).err == nil })

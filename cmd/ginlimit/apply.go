@@ -2,11 +2,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"os"
-	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -20,7 +19,7 @@ func (t *tool) apply() *cobra.Command {
 		Short: "Make overrides as a file has them: show what would change, then change it",
 		Long: `Make overrides as a YAML file has them: show what would change, then change it.
 
-The file, or "-" for standard input, is a list of at most 1,000 overrides:
+The file, or "-" for standard input, is a list of overrides, as overrides --json prints it:
 
   - policy: login
     client: 203.0.113.7            # or all: true
@@ -29,6 +28,7 @@ The file, or "-" for standard input, is a list of at most 1,000 overrides:
     note: load test
 
 A client that is a hash needs hash: true beside it; one whose name reads as a hash needs hash: false.
+Each 1,000 are a call of their own; after an error apply the file again.
 Overrides that the file does not have stay, unless there is --prune. Those of policies that no process serves yet
 are left out, with exit code 1: apply the file again later.`,
 		Args: cobra.ExactArgs(1),
@@ -56,14 +56,7 @@ are left out, with exit code 1: apply the file again later.`,
 }
 
 // leftOut says what of a file waits for processes that serve its policies.
-func leftOut(left map[string]int) error {
-	n := 0
-	for _, of := range left {
-		n += of
-	}
-	return fmt.Errorf("left out %s of policies that no process serves yet: %s", overridesText(n),
-		listed(slices.Sorted(maps.Keys(left))))
-}
+func leftOut(left map[string]int) error { return errors.New(operate.LeftOut(left, word)) }
 
 func overridesText(n int) string { return operate.Plural(n, "override", "overrides") }
 
@@ -101,7 +94,7 @@ func (t *tool) readFile(name string) ([]operate.Entry, error) {
 	if err != nil {
 		return nil, err
 	}
-	return operate.ParseFile(text)
+	return operate.ParseFile(text, operate.MaxFile, operate.MaxEntries)
 }
 
 func printSteps(w io.Writer, steps []operate.Step, isLeft bool) {

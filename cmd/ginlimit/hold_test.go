@@ -209,8 +209,8 @@ func TestOverridesBelowThePolicy(t *testing.T) {
 		policy, limits string
 		below          bool
 	}{
-		{"api", "59/m", true}, {"api", "61/m", false}, {"api", "60/m", false}, {"api", "3599/h", true}, {"api", "3600/h", false},
-		{"api", "unlimited", false}, {"api", "prohibited", true}, {"api", "100/m, 30/h", true},
+		{"api", "59/m", true}, {"api", "61/m", false}, {"api", "60/m", false}, {"api", "3599/h", true},
+		{"api", "3600/h", false}, {"api", "unlimited", false}, {"api", "prohibited", true}, {"api", "100/m, 30/h", true},
 		{"api", "100/m, 2 in flight", true}, {"api", "100/m, 4 in flight", false}, {"plan", "1/h", false},
 		{"day", "8/calendar-day", true}, {"day", "10/calendar-day", false}, {"free", "1/s", true},
 	} {

@@ -65,7 +65,7 @@ func TestWhatCannotBeIsSaidBeforeTheQuestion(t *testing.T) {
 // TestTheQuestionSaysWhatChanges, and who is denied.
 func TestTheQuestionSaysWhatChanges(t *testing.T) {
 	t.Parallel()
-	_, r := serving(t, map[string][]ginlimit.PolicyOption{"api": {ginlimit.PerHour(9)}})
+	_, r := serving(t, map[string][]ginlimit.PolicyOption{"api": {ginlimit.PerHour(9)}, "slots": {ginlimit.InFlight(3)}})
 	r.fails(exitUsage, "for client k, which denies it everything: 0/s until", "override", "api", "k", "prohibited",
 		"--for", "1h")
 	r.fails(exitUsage, ", instead of 9/h?", "override", "api", "k", "20/h", "--for", "1h")
@@ -73,6 +73,11 @@ func TestTheQuestionSaysWhatChanges(t *testing.T) {
 		"override-all", "api", "0/m", "--for", "1h")
 	r.ok("override-all", "api", "8/h", "--for", "1h", "-y")
 	r.fails(exitUsage, ", instead of 8/h, of an override?", "override", "api", "k", "20/h", "--for", "1h")
+	r.fails(exitUsage, ", instead of no rate; 3 in flight stay?", "override", "slots", "k", "1/m", "--for", "1h")
+	r.fails(exitUsage, ", instead of 3 in flight?", "override", "slots", "k", "4 in flight", "--for", "1h")
+	r.ok("override-all", "slots", "5 in flight", "--for", "1h", "-y")
+	r.fails(exitUsage, ", instead of 5 in flight, of an override; 3 in flight stay?", "override", "slots", "k", "1/m",
+		"--for", "1h")
 }
 
 // TestWhatAnOverrideLeavesOut, of several limits, is said: also to who is not asked.

@@ -150,9 +150,13 @@ func (s *session) overrideQuestion(
 	if err := s.Check(ctx, o); err != nil {
 		return "", err
 	}
-	limits, before, err := s.Before(ctx, info, of)
-	if text := operate.LeftOut(limits, o.Limits); text != "" {
-		fmt.Fprintln(s.tool.errs, "ginlimit:", text)
+	replaced, err := s.Replaces(ctx, info, of, o.Limits)
+	if replaced.LeftOut != "" {
+		fmt.Fprintln(s.tool.errs, "ginlimit:", replaced.LeftOut)
+	}
+	kept := ""
+	if replaced.Kept != "" {
+		kept = "; " + replaced.Kept + " stay"
 	}
 	denies := ""
 	switch {
@@ -162,8 +166,8 @@ func (s *session) overrideQuestion(
 	default:
 		denies = ", which denies it everything"
 	}
-	return fmt.Sprintf("Override policy %s for %s%s: %s, instead of %s", word(o.Policy), whom(of.Key), denies,
-		operate.OverrideText(o), before), err
+	return fmt.Sprintf("Override policy %s for %s%s: %s, instead of %s%s", word(o.Policy), whom(of.Key), denies,
+		operate.OverrideText(o), replaced.Of, kept), err
 }
 
 // inForce returns the override that is to end, without limits if it cannot be read.

@@ -64,8 +64,8 @@ func TestTheEndOfAnOverride(t *testing.T) {
 	t.Parallel()
 	_, r, rdb := start(t)
 	const says = `9/h until 20\S+ \(a test\)`
-	require.Regexp(t, "^done: "+says+"\n$", r.ok("override", "login", "203.0.113.7", "9/h", "--for", "1h", "--note", "a test",
-		"-y"))
+	require.Regexp(t, "^done: "+says+"\n$",
+		r.ok("override", "login", "203.0.113.7", "9/h", "--for", "1h", "--note", "a test", "-y"))
 	asked := r.run("override", "login", "203.0.113.7", "--end")
 	require.Equal(t, exitUsage, asked.code)
 	require.Regexp(t, `End the override of policy login for client 203\.0\.113\.7: `+says+`\?`, asked.errs)
@@ -77,7 +77,8 @@ func TestTheEndOfAnOverride(t *testing.T) {
 	until := time.Now().Add(2 * time.Hour).UnixMilli()
 	text := fmt.Sprintf(`{"v":1,"policy":"ban","client":"k","limits":"?","until":%d}`, until)
 	require.NoError(t, rdb.HSet(t.Context(), "ginlimit:{overrides}", "ban|k", text).Err())
-	require.NoError(t, rdb.ZAdd(t.Context(), "ginlimit:{overrides}:ends", redis.Z{Score: float64(until), Member: "ban|k"}).Err())
+	end := redis.Z{Score: float64(until), Member: "ban|k"}
+	require.NoError(t, rdb.ZAdd(t.Context(), "ginlimit:{overrides}:ends", end).Err())
 	require.Equal(t, "done: ended what cannot be read\n", r.ok("override", "ban", "k", "--end", "-y"))
 }
 
@@ -116,6 +117,21 @@ func file(t *testing.T, text string) string {
 	name := filepath.Join(t.TempDir(), "overrides.yaml")
 	require.NoError(t, os.WriteFile(name, []byte(text), 0o600))
 	return name
+}
+
+// TestApplyOfAllOverrides: what overrides --json prints of more than one call sets is a file for apply.
+func TestApplyOfAllOverrides(t *testing.T) {
+	t.Parallel()
+	_, r, _ := start(t)
+	var text strings.Builder
+	for i := range 2100 {
+		fmt.Fprintf(&text, "- {policy: ban, client: client %d, limits: 9/h, for: 2h}\n", i)
+	}
+	require.Contains(t, r.run("apply", file(t, text.String()), "-y").errs, "changed 2100 overrides\n")
+	all := r.ok("overrides", "--json")
+	_, other, _ := start(t)
+	require.Contains(t, other.run("apply", file(t, all), "-y").errs, "changed 2100 overrides\n")
+	require.Equal(t, all, other.ok("overrides", "--json"))
 }
 
 func TestApply(t *testing.T) {
@@ -211,11 +227,11 @@ func TestABadLineChangesNothing(t *testing.T) {
 			"- {policy: login, all: true, limits: 8/h, for: 400d, note: \"(override 1)\\a\"}\n",
 			"\noverride 2, line 2: the note"},
 		{"\n- {policy: ban, all: true, limits: 8/h, for: 400d}\n", "override 1, line 2: an override until"},
-		{strings.Repeat("- {policy: login, all: true, limits: 9/h, for: 1h}\n", 1001), "1001 overrides; want at most 1000"},
+		{strings.Repeat("- {policy: login, all: true, limits: 9/h, for: 1h}\n", 10_001), "10001 overrides; want at most 10000"},
 		{"- {policy: login, all: true, limits: 9/h, for: 1h}\n---\n- {policy: ban, all: true, limits: 9/h, for: 1h}\n",
 			"line 2: another document"},
 		{"# nothing\n", "the file is empty"},
-		{strings.Repeat("#", operate.MaxFile+1), "the file has more than 1048576 bytes"},
+		{strings.Repeat("#", operate.MaxFile+1), "the file has more than 16777216 bytes"},
 	} {
 		r.fails(exitUsage, row.want, "apply", file(t, row.text), "-y")
 	}

@@ -8,7 +8,6 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
-	"github.com/ginlimit/ginlimit"
 	"github.com/ginlimit/ginlimit/contrib/admin/operate"
 	"github.com/ginlimit/ginlimit/contrib/top"
 )
@@ -68,9 +67,15 @@ func (t *tool) top() *cobra.Command {
 			for _, c := range clients[:min(len(clients), most)] {
 				list = append(list, ranked{c.Key, c.Hashed, c.Denials, c.Tokens, c.Error})
 			}
+			nothing := ""
+			if len(list) == 0 {
+				if nothing, err = s.nothingReported(ctx, args[0], used); err != nil {
+					return err
+				}
+			}
 			return t.print(list, func(w io.Writer) {
-				if len(list) == 0 {
-					row(w, s.nothingReported(ctx, used))
+				if nothing != "" {
+					row(w, nothing)
 					return
 				}
 				printRanked(w, list, used)
@@ -98,28 +103,18 @@ func (s *session) errNoPolicy(ctx context.Context) error {
 	return usage("give a POLICY: there are %s", listed(slices.Compact(names)))
 }
 
-// maxAsked is of how many policies reports are looked for.
-const maxAsked = 100
-
-// nothingReported says why there is no client, if the reports of other policies tell.
-func (s *session) nothingReported(ctx context.Context, used bool) string {
-	what, with := "denials", ""
-	reports := func(policy string) bool {
-		minutes, err := top.Minutes(ctx, s.rdb, s.tool.prefix, policy)
-		return err == nil && len(minutes) > 0
-	}
+// nothingReported says why there is no client: processes report that nobody was denied, or nothing.
+func (s *session) nothingReported(ctx context.Context, policy string, used bool) (string, error) {
 	if used {
-		what, with = "use", " WithUsage"
-		reports = func(policy string) bool {
-			clients, err := top.Used(ctx, s.rdb, s.tool.prefix, policy)
-			return err == nil && len(clients) > 0
-		}
+		return "no process reports use of " + word(policy) + ": nobody has used it in the last ten minutes, or the " +
+			"application has no contrib/top WithUsage", nil
 	}
-	all, _ := s.Policies(ctx)
-	if slices.ContainsFunc(all[:min(len(all), maxAsked)], func(p ginlimit.PolicyInfo) bool { return reports(p.Name) }) {
-		return "no " + what + " in the last ten minutes, as contrib/top" + with + " reports"
+	minutes, err := top.Minutes(ctx, s.rdb, s.tool.prefix, policy)
+	if len(minutes) > 0 {
+		return "no denials in the last ten minutes, as contrib/top reports", nil
 	}
-	return "no " + what + " in the last ten minutes, or the application has no contrib/top" + with
+	return "no process reports " + word(policy) + ": it has denied nobody in the last ten minutes, or the application " +
+		"has no contrib/top", err
 }
 
 func printRanked(w io.Writer, list []ranked, used bool) {

@@ -194,7 +194,12 @@ func TestOverview(t *testing.T) {
 	require.Regexp(t, `<bdi>alice</bdi></button></form></th><td data-label="Denials">2</td>`, page)
 	require.Regexp(t, `Who uses most.*<bdi>alice</bdi></button></form></th><td data-label="Tokens">3</td>`, page)
 	require.Contains(t, s.get("policies?name=SEA"), "1 found.")
-	require.Contains(t, s.get("overrides?policy=search"), "1 in force")
+	require.Contains(t, s.get("overrides?policy=search"), "1 in force of policy <bdi>search</bdi>")
+	require.Contains(t, s.get("overrides?policy=SEA"), "0 in force")
+	require.Regexp(t, `1 in force,.*href="export\?page=1&amp;name=SEA&amp;policy="`, s.get("overrides?name=SEA"))
+	require.Contains(t, s.get("overrides?name=api"), "0 in force")
+	require.Contains(t, s.get("export?name=SEA"), `"search"`)
+	require.NotContains(t, s.get("export?name=api"), `"search"`)
 	require.Contains(t, s.get("health"), "sliding-window: scripts run")
 }
 
@@ -211,6 +216,40 @@ func TestARollout(t *testing.T) {
 	require.Contains(t, page, `Several variants</b> of <a href="policy?name=api">`)
 	require.Regexp(t, `60/m.*>1/m<|>1/m<.*60/m`, page)
 	require.Contains(t, s.get("policy?name=api"), "2 variants:</b> a rollout")
+}
+
+// TestSeveralVersions are a rollout if they serve one policy, else several applications.
+func TestSeveralVersions(t *testing.T) {
+	t.Parallel()
+	rdb, _ := testkit.NewMiniredis(t)
+	s := newSite(t, rdb)
+	s.policy("api", ginlimit.PerMinute(60), byX)
+	published := testkit.Must(rdb.HVals(t.Context(), "ginlimit:{policies}").Result())[0]
+	other := regexp.MustCompile(`"build":"[^"]*"`).ReplaceAllString(published, `"build":"2"`)
+	publish := func(name, text string) {
+		require.NoError(t, rdb.HSet(t.Context(), "ginlimit:{policies}", name, text).Err())
+		seen := redis.Z{Score: float64(time.Now().UnixMilli()), Member: name + " P1"}
+		require.NoError(t, rdb.ZAdd(t.Context(), "ginlimit:{policies}:processes", seen).Err())
+	}
+	publish("another", strings.Replace(other, `"name":"api"`, `"name":"web"`, 1))
+	require.Contains(t, s.get(""), "<code>2</code>: 1 policy")
+	require.NotContains(t, s.get(""), "A rollout")
+	publish("newer", other)
+	require.Contains(t, s.get(""), "A rollout:</b> processes serve 1 policy in several versions.")
+}
+
+// TestNoReports are no proof that nobody is denied.
+func TestNoReports(t *testing.T) {
+	t.Parallel()
+	rdb, _ := testkit.NewMiniredis(t)
+	limiter := testkit.Must(ginlimit.NewLimiter(rdb, ginlimit.WithTimeout(testkit.Patience)))
+	t.Cleanup(func() { require.NoError(t, limiter.Close()) })
+	s := &site{t: t, limiter: limiter, log: &journal{}, mounted: "/staff/"}
+	s.page = s.pageOf(rdb)
+	s.policy("api", ginlimit.PerMinute(60), byX)
+	page := s.get("policy?name=api")
+	require.Regexp(t, `Last ten minutes</h2>.*No reports: .*Who is denied most</h2> <p>No reports\.</p>`, page)
+	require.NotContains(t, page, "Nobody")
 }
 
 // TestALimitOf1PerMinuteByMistake: the overview shows which policy suddenly denies nearly all, its limit and version.

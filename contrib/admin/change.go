@@ -154,33 +154,19 @@ func (p *plan) override(v *visit) (err error) {
 		return err
 	}
 	p.Fields = map[string]string{"limits": v.text("limits"), "ends": p.Until.UTC().Format(time.RFC3339)}
+	of := p.replaces()
 	p.Sentence = fmt.Sprintf("Limit %s to %s instead of %s, until %s, in every process within a second.", p.whom(),
-		operate.LimitsText(p.Limits, nil), p.instead(), operate.TimeText(p.Until)) + p.denies() + p.leavesOut()
-	if kept := p.kept(); kept != "" {
-		p.Sentence += " It keeps " + kept + "."
+		operate.LimitsText(p.Limits, nil), of.Of, operate.TimeText(p.Until)) + p.denies()
+	if of.LeftOut != "" {
+		p.Sentence += " " + sentence(of.LeftOut)
+	}
+	if of.Kept != "" {
+		p.Sentence += " It keeps " + of.Kept + "."
 	}
 	to := *p.Target
 	to.Info = p.Info
 	p.Sentence += p.afterwards(v, to)
 	return nil
-}
-
-// kept returns the slots that an override leaves as they are.
-func (p *plan) kept() string {
-	for _, l := range p.Limits {
-		if l.InFlight > 0 {
-			return ""
-		}
-	}
-	for _, l := range p.Info.Limits {
-		if l.InFlight > 0 {
-			return l.String()
-		}
-	}
-	if operate.HasFunction(p.Info) {
-		return "the slots that the application gives it"
-	}
-	return ""
 }
 
 func (p *plan) end(v *visit) error {

@@ -2,10 +2,7 @@ package admin
 
 import (
 	"context"
-	"slices"
-	"strings"
 
-	"github.com/ginlimit/ginlimit"
 	"github.com/ginlimit/ginlimit/contrib/admin/operate"
 )
 
@@ -28,36 +25,9 @@ func (p *plan) denies() string {
 	return " This denies it everything."
 }
 
-// leavesOut says which limits an override leaves out, or "".
-func (p *plan) leavesOut() string {
-	before := p.Info.Limits
-	if p.Target.Override != nil {
-		before = p.Target.Override.Limits
-	}
-	if text := operate.LeftOut(before, p.Limits); text != "" {
-		return " " + sentence(text)
-	}
-	return ""
-}
-
-// instead returns the limits that an override replaces.
-func (p *plan) instead() string {
-	keeps := p.kept() != ""
-	text := func(limits []ginlimit.Limit, options []string) string {
-		if keeps {
-			limits = slices.DeleteFunc(slices.Clone(limits), func(l ginlimit.Limit) bool { return l.InFlight > 0 })
-		}
-		return operate.LimitsText(limits, options)
-	}
-	if o := p.Target.Override; o != nil {
-		return text(o.Limits, nil) + ", of an override"
-	}
-	var all []string
-	for _, served := range p.Variants {
-		all = append(all, text(served.Limits, served.Options))
-	}
-	slices.Sort(all)
-	return strings.Join(slices.Compact(all), " or ")
+// replaces returns what an override replaces.
+func (p *plan) replaces() operate.Replacement {
+	return operate.ReplacementOf(p.Limits, p.Target.Override, p.Info, p.Variants)
 }
 
 // afterwards says what blocks and bans do once an override has been made or ended, or "".

@@ -89,6 +89,11 @@ func TestWhatAConfirmationSays(t *testing.T) {
 	require.NotContains(t, page, "denie")
 	require.NotContains(t, page, "will not hold")
 	require.Contains(t, s.ok("confirm", append(one, "600/m, 3 in flight")...), "instead of 60/m, 2 in flight, until")
+	s.policy("slots", ginlimit.InFlight(3), byX)
+	slots := append([]string{"policy", "slots"}, one[2:]...)
+	require.Regexp(t, `to 1/m instead of no rate, until [^.]*\. It keeps 3 in flight\.`,
+		s.ok("confirm", append(slots, "1/m")...))
+	require.Contains(t, s.ok("confirm", append(slots, "4 in flight")...), "to 4 in flight instead of 3 in flight, until")
 	s.policy("quota", ginlimit.PerMinute(60), ginlimit.PerHour(900), byX)
 	require.Regexp(t, `instead of 60/m, 900/h, until [^.]*\. An override replaces all limits: 900/h will not hold\.`,
 		s.ok("confirm", append([]string{"policy", "quota"}, append(one[2:], "600/m")...)...))
@@ -118,14 +123,15 @@ func TestAPageReadsItsOwnOverrides(t *testing.T) {
 	s.policy("api", ginlimit.PerHour(10), byX)
 	s.policy("bad", ginlimit.PerHour(10), byX)
 	s.confirmed("policy", "api", "client", "a", "do", "override", "limits", "7/h", "ends", "1h")
-	text := fmt.Sprintf(`{"v":1,"policy":"bad","client":"b","limits":"?","until":%d}`,
-		time.Now().Add(2*time.Hour).UnixMilli())
-	require.NoError(t, rdb.HSet(t.Context(), "ginlimit:{overrides}", "bad|b", text).Err())
-	require.Contains(t, s.ok("client", "policy", "api", "client", "a"), "Override:</b> 7/h until")
-	require.Contains(t, s.get("policy?name=api"), "<small>1</small>")
-	require.Contains(t, s.get("overrides?policy=api"), "7/h")
-	require.Equal(t, http.StatusServiceUnavailable, s.ask("GET", "overrides", nil).code)
-	require.Equal(t, http.StatusServiceUnavailable, s.post("client", "policy", "bad", "client", "b").code)
+	for _, format := range []string{`{"v":1,"policy":"bad","client":"b","limits":"?","until":%d}`, `{"v":2,"until":%d}`} {
+		text := fmt.Sprintf(format, time.Now().Add(2*time.Hour).UnixMilli())
+		require.NoError(t, rdb.HSet(t.Context(), "ginlimit:{overrides}", "bad|b", text).Err())
+		require.Contains(t, s.ok("client", "policy", "api", "client", "a"), "Override:</b> 7/h until")
+		require.Contains(t, s.get("policy?name=api"), "<small>1</small>")
+		require.Contains(t, s.get("overrides?policy=api"), "7/h")
+		require.Equal(t, http.StatusServiceUnavailable, s.ask("GET", "overrides", nil).code)
+		require.Equal(t, http.StatusServiceUnavailable, s.post("client", "policy", "bad", "client", "b").code)
+	}
 }
 
 // TestAClientInARollout: the page says whose limits it shows, and what others serve.

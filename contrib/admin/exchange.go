@@ -13,7 +13,8 @@ import (
 )
 
 const (
-	maxUpload  = 2*operate.MaxFile + maxForm // bytes: the form that confirms a file has it in base64
+	maxFile    = 1 << 20             // bytes, and one call's overrides: downloads are as many files as they need
+	maxUpload  = 2*maxFile + maxForm // bytes: the form that confirms a file has it in base64
 	stepsShown = 100
 )
 
@@ -22,20 +23,20 @@ type download struct{ Number, From, To int }
 
 // downloadsOf returns the files that n overrides are.
 func downloadsOf(n int) (all []download) {
-	for from := 0; from < n; from += operate.MaxEntries {
-		all = append(all, download{len(all) + 1, from + 1, min(from+operate.MaxEntries, n)})
+	for from := 0; from < n; from += operate.MaxChanges {
+		all = append(all, download{len(all) + 1, from + 1, min(from+operate.MaxChanges, n)})
 	}
 	return all
 }
 
 // export answers with overrides in force as a file.
 func (h *handler) export(v *visit) error {
-	all, err := v.OfPolicy(v.ctx, v.text("policy"))
+	all, err := v.wanted()
 	if err != nil {
 		return err
 	}
 	slices.SortFunc(all, operate.Listed.Compare)
-	part := cut(v, all, operate.MaxEntries)
+	part := cut(v, all, operate.MaxChanges)
 	file, err := v.File(v.ctx, part.Rows...)
 	if err != nil {
 		return err
@@ -55,7 +56,8 @@ func (h *handler) export(v *visit) error {
 type importBody struct {
 	Faults      []string // for which it does nothing
 	Steps       []operate.Step
-	Already     int // overrides of the file that are in force
+	Already     int    // overrides of the file that are in force
+	Left        string // what no process serves yet, or ""
 	Sentence    string
 	File        string // what changes, as forms have it
 	Unconfirmed bool
@@ -73,11 +75,17 @@ func (h *handler) importOf(v *visit) (*importBody, error) {
 	if err != nil {
 		return nil, err
 	}
-	entries, err := operate.ParseFile(text)
+	entries, err := operate.ParseFile(text, maxFile, operate.MaxChanges)
 	if err != nil {
 		return nil, err
 	}
-	b := &importBody{}
+	b, left := &importBody{}, map[string]int(nil)
+	if entries, left, err = v.Served(v.ctx, entries); err != nil {
+		return nil, err
+	}
+	if len(left) > 0 {
+		b.Left = sentence(operate.LeftOut(left, shown)) + " Upload the file again when they serve them."
+	}
 	if b.Steps, err = v.Steps(v.ctx, entries, false); err != nil {
 		return nil, err
 	}
@@ -112,7 +120,7 @@ func (v *visit) file() ([]byte, error) {
 		return nil, mistake("there is no file")
 	}
 	defer upload.Close()
-	return io.ReadAll(io.LimitReader(upload, operate.MaxFile+1))
+	return io.ReadAll(io.LimitReader(upload, maxFile+1))
 }
 
 // confirmImport asks whether what a file does is meant.

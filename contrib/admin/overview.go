@@ -2,7 +2,7 @@ package admin
 
 import (
 	"cmp"
-	"context"
+	"fmt"
 	"net/http"
 	"slices"
 	"strconv"
@@ -12,6 +12,7 @@ import (
 
 	"github.com/ginlimit/ginlimit"
 	"github.com/ginlimit/ginlimit/contrib/admin/operate"
+	"github.com/ginlimit/ginlimit/internal/traits"
 )
 
 const (
@@ -60,10 +61,15 @@ func cut[T any](v *visit, rows []T, size int) list[T] {
 	return l
 }
 
+// nameHas reports whether a policy's name has the text of a filter, in upper or lower case.
+func nameHas(name, filter string) bool {
+	return strings.Contains(strings.ToLower(name), strings.ToLower(filter))
+}
+
 // rowsOf returns policies by name.
 func rowsOf(all []ginlimit.PolicyInfo, filter string) (rows []row) {
 	for _, p := range all {
-		if !strings.Contains(strings.ToLower(p.Name), strings.ToLower(filter)) {
+		if !nameHas(p.Name, filter) {
 			continue
 		}
 		if n := len(rows); n > 0 && rows[n-1].Name == p.Name {
@@ -124,6 +130,18 @@ func versions(all []ginlimit.PolicyInfo) (found []release) {
 	return found
 }
 
+// rollouts returns how many policies, which are by name, several versions of the application serve: an application
+// beside it has others.
+func rollouts(all []ginlimit.PolicyInfo) (n int) {
+	for _, of := range rowsOf(all, "") {
+		isOther := func(p ginlimit.PolicyInfo) bool { return p.Version != of.Variants[0].Version }
+		if slices.ContainsFunc(of.Variants, isOther) {
+			n++
+		}
+	}
+	return n
+}
+
 // known is what pages of all policies know.
 type known struct {
 	Policies  list[row]
@@ -162,6 +180,7 @@ func (h *handler) overview(v *visit) error {
 	body := struct {
 		known
 		Versions []release
+		Rollouts int      // policies that several versions serve
 		Several  []string // policies of which processes have different limits or options
 		Stats    ginlimit.Stats
 		Waiting  int // callers, in this process
@@ -169,7 +188,7 @@ func (h *handler) overview(v *visit) error {
 	for _, n := range body.Stats.Waiting {
 		body.Waiting += n
 	}
-	body.Versions, body.Several = versions(body.all), operate.Differing(body.all)
+	body.Versions, body.Rollouts, body.Several = versions(body.all), rollouts(body.all), operate.Differing(body.all)
 	return v.show("overview", "Limits", body)
 }
 
@@ -184,41 +203,57 @@ func (v *visit) soonest(all []operate.Listed, size int) (list[ginlimit.Override]
 	return list[ginlimit.Override]{Rows: rows, All: l.All, Page: l.Page, Before: l.Before, After: l.After}, err
 }
 
+// wanted returns the overrides that the request asks for: of a policy, or of those whose names have a text.
+func (v *visit) wanted() ([]operate.Listed, error) {
+	all, err := v.OfPolicy(v.ctx, v.text("policy"))
+	filter := v.text("name")
+	return slices.DeleteFunc(all, func(o operate.Listed) bool { return !nameHas(o.Policy, filter) }), err
+}
+
 // overrides is the list of overrides in force.
 func (h *handler) overrides(v *visit) error {
 	var body struct {
 		list[ginlimit.Override]
 		Unknown bool
 	}
-	policy := v.text("policy")
-	all, err := v.OfPolicy(v.ctx, policy)
+	all, err := v.wanted()
 	if err == nil {
 		body.list, err = v.soonest(all, overridesShown)
 	}
 	if body.Unknown = v.failed("The overrides cannot be read.", err); body.Unknown {
 		v.status = http.StatusServiceUnavailable
 	}
-	body.Policy, body.Path = policy, "overrides"
+	body.Policy, body.Filter, body.Path = v.text("policy"), v.text("name"), "overrides"
 	return v.show("overrides", "Overrides", body)
 }
 
 // health is what the doctor finds.
 func (h *handler) health(v *visit) error {
-	all, err := bounded(v, func(ctx context.Context) ([]operate.Finding, error) {
-		doctor, err := operate.New(h.rdb, operate.Config{Prefix: h.prefix, Timeout: h.patient})
-		if err != nil {
-			return nil, err
-		}
-		defer doctor.Close()
-		return doctor.Examine(ctx), nil
-	})
+	doctor, err := operate.New(h.rdb, operate.Config{Prefix: h.prefix, Timeout: h.patient})
 	if err != nil {
-		all = []operate.Finding{{Check: "connection", State: operate.Problem, Advice: operate.Advice(err), Err: err}}
+		return err
 	}
+	defer func() { go doctor.Close() }() // which waits for what Redis does not answer
+	all := append(h.loss(), doctor.Examine(v.ctx)...)
 	for i := range all {
 		if err := all[i].Err; err != nil {
 			all[i].Found = operate.Reason(err)
 		}
 	}
 	return v.show("health", "Health", all)
+}
+
+// lossShown is how long a loss of Redis' data is shown.
+const lossShown = 24 * time.Hour
+
+// loss says that this process has noticed that Redis had lost its data, or nothing.
+func (h *handler) loss() []operate.Finding {
+	of := h.limiter.Traits(traits.Key{}).Loss()
+	if of.At.IsZero() || time.Since(of.At) > lossShown {
+		return nil
+	}
+	return []operate.Finding{{Check: "data", State: operate.Warning,
+		Found: fmt.Sprintf("Redis has lost its data with %s, as this process noticed at %s; blocks and bans may be gone, too",
+			operate.Plural(of.Overrides, "override", "overrides"), operate.TimeText(of.At)),
+		Advice: "set the overrides again by your copy of them, and block again"}}
 }

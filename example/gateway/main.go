@@ -12,7 +12,7 @@
 // lacks tokens is denied at once.
 //
 //	go run -C example/gateway .                            with a Redis of its own, in the process
-//	go run -C example/gateway . -redis 127.0.0.1:6379      with a Redis server
+//	go run -C example/gateway . -redis 127.0.0.1:6379      with a Redis server, under the prefix gateway
 //
 // # Tokens
 //
@@ -57,11 +57,13 @@ import (
 	"io"
 	"iter"
 	"log"
+	"maps"
 	mathrand "math/rand/v2"
 	"net"
 	"net/http"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -80,6 +82,12 @@ var apiKeys = map[string]struct{ user, account string }{
 	"alice": {"alice", "acme"}, "alice-ci": {"alice", "acme"}, "bob": {"bob", "acme"},
 	"carol": {"carol", "globex"}, "dave": {"dave", "globex"},
 }
+
+// prefix is the gateway's own: processes of one prefix share limits if Redis is away, whatever they serve.
+const prefix = "gateway"
+
+// keys names the API keys.
+func keys() string { return strings.Join(slices.Sorted(maps.Keys(apiKeys)), ", ") }
 
 func main() {
 	addr := flag.String("addr", "127.0.0.1:8082", "the address to listen on")
@@ -107,13 +115,14 @@ func run(ctx context.Context, addr, redisAddr, password string, busy bool, out i
 	}
 	rdb := redis.NewClient(&redis.Options{Addr: redisAddr})
 	defer rdb.Close()
-	reporter, err := top.New(rdb, top.WithOutcomes(), top.WithUsage(), top.WithInterval(time.Second))
+	reporter, err := top.New(rdb, top.WithPrefix(prefix), top.WithOutcomes(), top.WithUsage(),
+		top.WithInterval(time.Second))
 	if err != nil {
 		return err
 	}
 	defer reporter.Close()
 	// an answer takes seconds, so a decision may take one
-	limiter, err := ginlimit.NewLimiter(rdb, ginlimit.WithTimeout(time.Second),
+	limiter, err := ginlimit.NewLimiter(rdb, ginlimit.WithPrefix(prefix), ginlimit.WithTimeout(time.Second),
 		ginlimit.WithHeaders(ginlimit.RateLimitDraft), ginlimit.WithClientObserver(reporter.Observe))
 	if err != nil {
 		return err
@@ -129,6 +138,9 @@ func run(ctx context.Context, addr, redisAddr, password string, busy bool, out i
 	}
 	address := listener.Addr().String()
 	fmt.Fprintf(out, "Listening on %s, counting in Redis at %s.\n", address, redisAddr)
+	fmt.Fprintf(out, "Its keys: %s. Ask with one of them:\n"+
+		"  curl -iN -H 'X-API-Key: alice' -d '{\"prompt\":\"Why?\",\"max_tokens\":400}' http://%s/v1/complete\n",
+		keys(), address)
 	fmt.Fprintf(out, "The page for staff: http://staff:%s@%s/staff/\n", password, address)
 	if busy {
 		traffic(ctx, address)
@@ -178,7 +190,7 @@ func must(p *ginlimit.Policy, err error) *ginlimit.Policy {
 func authenticate(c *gin.Context) {
 	key, known := apiKeys[c.GetHeader("X-API-Key")]
 	if !known {
-		c.AbortWithStatusJSON(http.StatusUnauthorized, gin.H{"error": "X-API-Key: want alice, alice-ci or bob"})
+		c.AbortWithStatusJSON(http.StatusUnauthorized, gin.H{"error": "X-API-Key: want one of " + keys()})
 	}
 	c.Set("user", key.user)
 	c.Set("account", key.account)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"regexp"
 	"strconv"
@@ -22,22 +23,25 @@ import (
 type gateway struct {
 	t       *testing.T
 	address string
+	said    string // where it listens, and how to ask it
 }
 
-// start runs the program until the test ends.
-func start(t *testing.T) gateway {
+// start runs the program until the test ends, with a Redis at an address or with its own.
+func start(t *testing.T, redisAddr string, busy bool) gateway {
 	ctx, stop := context.WithCancel(t.Context())
 	out, in := io.Pipe()
 	ended := make(chan error, 1)
-	go func() { ended <- run(ctx, "127.0.0.1:0", "", "secret", true, in) }()
+	go func() { ended <- run(ctx, "127.0.0.1:0", redisAddr, "secret", busy, in) }()
 	t.Cleanup(func() {
 		stop()
 		require.NoError(t, <-ended)
 	})
-	said := bufio.NewReader(out)
-	line := testkit.Must(said.ReadString('\n'))
-	go func() { _, _ = io.Copy(io.Discard, said) }()
-	return gateway{t, regexp.MustCompile(`127\.0\.0\.1:\d+`).FindString(line)}
+	lines, said := bufio.NewReader(out), ""
+	for !strings.Contains(said, "/staff/") {
+		said += testkit.Must(lines.ReadString('\n'))
+	}
+	go func() { _, _ = io.Copy(io.Discard, lines) }()
+	return gateway{t, regexp.MustCompile(`127\.0\.0\.1:\d+`).FindString(said), said}
 }
 
 // ask asks for an answer with an API key.
@@ -58,7 +62,7 @@ const cheap = `{"prompt":"one two","max_tokens":1}` // 2 tokens and 1
 
 // TestGateway uses what a key may use.
 func TestGateway(t *testing.T) {
-	g := start(t)
+	g := start(t, "", true)
 	first, text := g.ask("alice", `{"prompt":"Why is the sky blue?","max_tokens":400}`)
 	require.Equal(t, http.StatusOK, first.StatusCode)
 	require.Equal(t, 6000-406, left(first), "the estimate")
@@ -173,4 +177,30 @@ func (g gateway) testStaff() {
 		_, page := send(http.MethodGet, "/policy?name=api+key")
 		return regexp.MustCompile(`<bdi>carol</bdi></button>`).MatchString(page)
 	}))
+}
+
+// TestBesideAnotherApplication of the same Redis, whose keys and number of processes are its own. The program says how
+// to ask it.
+func TestBesideAnotherApplication(t *testing.T) {
+	rdb, _ := testkit.NewMiniredis(t)
+	g := start(t, rdb.Options().Addr, false)
+	require.Contains(t, g.said, "alice, alice-ci, bob, carol, dave")
+	require.Contains(t, g.said, "-H 'X-API-Key: alice' -d '{\"prompt\"")
+	require.Contains(t, g.said, g.address+"/v1/complete")
+	_, text := g.ask("mallory", cheap)
+	require.Contains(t, text, "alice, alice-ci, bob, carol, dave")
+	response, _ := g.ask("dave", cheap)
+	require.Equal(t, http.StatusOK, response.StatusCode)
+	require.True(t, testkit.BecomesTrue(nil, func() bool { // what contrib/top reports comes last
+		return len(testkit.Must(rdb.Keys(t.Context(), "gateway:denied:*").Result())) > 0
+	}))
+	for _, key := range testkit.Must(rdb.Keys(t.Context(), "*").Result()) {
+		require.Contains(t, key, "gateway:")
+	}
+	request := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+g.address+"/staff/policies", nil)
+	request.RequestURI = ""
+	request.SetBasicAuth("staff", "secret")
+	page := testkit.Must(http.DefaultClient.Do(request))
+	defer page.Body.Close()
+	require.Contains(t, string(testkit.Must(io.ReadAll(page.Body))), "api key")
 }

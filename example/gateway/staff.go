@@ -16,7 +16,7 @@ import (
 func staff(
 	r *gin.Engine, limiter *ginlimit.Limiter, rdb redis.UniversalClient, password string, dryRun *atomic.Bool,
 ) error {
-	page, err := admin.New(limiter, rdb, admin.WithChanges(func(r *http.Request) (string, bool) {
+	page, err := admin.New(limiter, rdb, admin.WithPrefix(prefix), admin.WithChanges(func(r *http.Request) (string, bool) {
 		name, _, ok := r.BasicAuth() // which is checked below
 		return name, ok
 	}))

@@ -32,13 +32,24 @@ func (e Entry) Read() (o Override, err error) {
 var begin = fmt.Sprintf(`{"v":%d,`, wire.TextVersion)
 
 // entryOf returns an override by its name and text. The text is read whole only if they do not say all: a name may have
-// hashes, and another program may have written the text.
-func entryOf(name, text string) (Entry, error) {
+// hashes, and another program may have written the text. If nobody can read it, Read says so.
+func entryOf(name, text string) Entry {
 	end, hasEnd := wire.OverrideEnd(text)
 	policy, client, ok := clientkey.Split(name)
-	if ok && hasEnd && strings.HasPrefix(text, begin) {
-		return Entry{policy, client, time.UnixMilli(end), text}, nil
+	if !ok || !hasEnd || !strings.HasPrefix(text, begin) {
+		o, err := Entry{text: text}.Read()
+		switch {
+		case err == nil:
+			policy, client, end = o.Policy, o.Client, o.Until
+		case !ok:
+			policy = name
+		}
+		if err != nil && !hasEnd {
+			end = time.Now().Add(unread).UnixMilli()
+		}
 	}
-	o, err := Entry{text: text}.Read()
-	return Entry{o.Policy, o.Client, time.UnixMilli(o.Until), text}, err
+	return Entry{policy, client, time.UnixMilli(end), text}
 }
+
+// unread is how long an override of an unknown end is listed for.
+const unread = time.Hour

@@ -24,8 +24,7 @@ func FuzzEntry(f *testing.F) {
 		if want.Policy != policy || want.Client != client {
 			t.Skip("a limiter takes no such override")
 		}
-		e, err := entryOf(change.Name, change.Text)
-		require.NoError(t, err)
+		e := entryOf(change.Name, change.Text)
 		require.Equal(t, want.Policy, e.Policy)
 		require.Equal(t, want.Client, e.Client)
 		require.Equal(t, time.UnixMilli(want.Until), e.Until)
@@ -35,14 +34,17 @@ func FuzzEntry(f *testing.F) {
 	})
 }
 
-// TestEntriesOfOthers are read whole: what cannot be read is an error, and no override of 1970.
+// TestEntriesOfOthers are read whole: what cannot be read is listed by its name, and is an error to whoever reads it.
 func TestEntriesOfOthers(t *testing.T) {
 	t.Parallel()
-	e, err := entryOf("api|a", `{"policy":"api","client":"a","until": 1800000000000, "v":1}`)
-	require.NoError(t, err)
+	e := entryOf("api|a", `{"policy":"api","client":"a","until": 1800000000000, "v":1}`)
 	require.Equal(t, time.UnixMilli(1_800_000_000_000), e.Until)
 	for _, text := range []string{"", "{", `{"v":1}x`, `{"v":2,"policy":"api","limits":"5/m","until":1800000000000}`} {
-		_, err = entryOf("api|a", text)
+		e := entryOf("api|a", text)
+		require.Equal(t, [2]string{"api", "a"}, [2]string{e.Policy, e.Client}, text)
+		require.Positive(t, time.Until(e.Until), text)
+		_, err := e.Read()
 		require.ErrorIs(t, err, wire.ErrUnreadable, text)
 	}
+	require.Equal(t, "no|name|of ours", entryOf("no|name|of ours", "").Policy)
 }

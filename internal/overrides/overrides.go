@@ -66,6 +66,7 @@ type Overrides[L any] struct {
 	mu    sync.Mutex // guards changes of known, and the fields below
 	gone  int        // overrides in force that were known and are not, as the store does not know what has changed
 	older bool       // some are, as the store is as it was before
+	loss  Loss
 	views []*View[L] // that do not ignore them
 }
 
@@ -144,13 +145,30 @@ func (o *Overrides[L]) look(ctx context.Context) error {
 		}
 	}
 	o.mu.Lock()
-	gone, older := o.gone, o.older
+	gone, isLost := o.gone, o.Lost != nil && (publication != "" && !isThere || o.older)
 	o.gone, o.older = 0, false
+	if isLost {
+		o.loss = Loss{time.Now(), gone}
+	}
 	o.mu.Unlock()
-	if o.Lost != nil && (publication != "" && !isThere || older) {
+	if isLost {
 		err = errors.Join(err, o.Lost(ctx, gone))
 	}
 	return err
+}
+
+// Loss is when a process noticed last that the store had lost data, and how many overrides in force that it knew went
+// with them. A zero Time is never.
+type Loss struct {
+	At        time.Time
+	Overrides int
+}
+
+// Loss returns the last loss that this process noticed.
+func (v *View[L]) Loss() Loss {
+	v.of.mu.Lock()
+	defer v.of.mu.Unlock()
+	return v.of.loss
 }
 
 // Override is the limits of one client of a policy, or of all clients, until it ends. It is JSON in a store.
@@ -259,7 +277,11 @@ func (v *View[L]) Change(ctx context.Context, changes []wire.OverrideChange) err
 func (o *Overrides[L]) readUntil(ctx context.Context, stamp string) {
 	for {
 		before := o.known.Load()
-		isKnown, err := o.read(ctx, before, before.stamp)
+		to := before.stamp
+		if stamp == "" || wire.OverrideTurn(stamp) > wire.OverrideTurn(to) {
+			to = stamp
+		}
+		isKnown, err := o.read(ctx, before, to)
 		if isKnown || err != nil || wire.OverrideTurn(o.known.Load().stamp) >= wire.OverrideTurn(stamp) {
 			return
 		}
@@ -274,11 +296,7 @@ func (v *View[L]) All(ctx context.Context) (all []Entry, err error) {
 	}
 	all = make([]Entry, 0, len(texts))
 	for name, text := range texts {
-		e, err := entryOf(name, text)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, e)
+		all = append(all, entryOf(name, text))
 	}
 	if !v.Ignores {
 		v.of.readUntil(ctx, stamp)

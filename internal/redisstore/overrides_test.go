@@ -48,3 +48,34 @@ func TestLargeChangesAtOnceAreMadeWhole(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, names, 1+200+900+800)
 }
+
+// TestEndsThatAreAddedChangeNone: while a process adds ends that Redis has evicted, another one puts an end off.
+func TestEndsThatAreAddedChangeNone(t *testing.T) {
+	t.Parallel()
+	mini := miniredis.RunT(t)
+	o := NewOverrides(redis.NewClient(&redis.Options{Addr: mini.Addr()}), "p")
+	change := func(mark, name string, end time.Time) {
+		one := wire.OverrideChange{Name: name, Text: fmt.Sprintf(`{"until":%d}`, end.UnixMilli()), Ends: end}
+		stamp, err := o.Change(t.Context(), &wire.OverrideChanges{
+			Mark: mark, Limit: 1000, Kept: 4000, Changes: []wire.OverrideChange{one},
+		})
+		require.NoError(t, err)
+		require.Contains(t, stamp, " "+mark)
+	}
+	soon, later := time.Now().Add(time.Hour), time.Now().Add(2*time.Hour)
+	change("a", "api|ann", soon)
+	keys := wire.OverrideKeys("p")
+	require.True(t, mini.Del(keys[1]))
+	var once atomic.Bool
+	mini.Server().SetPreHook(func(_ *server.Peer, command string, _ ...string) bool {
+		if command == "ZADD" && !once.Swap(true) {
+			change("b", "api|ann", later)
+		}
+		return false
+	})
+	change("c", "api|bob", soon)
+	require.True(t, once.Load())
+	end, err := mini.ZScore(keys[1], "api|ann")
+	require.NoError(t, err)
+	require.EqualValues(t, later.UnixMilli(), end)
+}

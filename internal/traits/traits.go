@@ -40,7 +40,7 @@ type Traits[Limit, Reservation any] struct {
 }
 
 // Limiter is what a limiter does for the tools of operators, in the root's types.
-type Limiter[Limit, Override, Entry any] struct {
+type Limiter[Limit, Override, Entry, Loss any] struct {
 	// TakeHashes has clients given as the hashes that Redis has of them.
 	TakeHashes func()
 
@@ -55,6 +55,9 @@ type Limiter[Limit, Override, Entry any] struct {
 	// Overrides lists the overrides in force, in no order, and Read reads some of them.
 	Overrides func(ctx context.Context) ([]Entry, error)
 	Read      func(some []Entry) ([]Override, error)
+
+	// Loss returns the last loss of Redis' data that this process noticed.
+	Loss func() Loss
 }
 
 // Waiting is how a request waits.

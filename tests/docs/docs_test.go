@@ -254,10 +254,8 @@ func TestMapsNameWhatIsThere(t *testing.T) {
 	}
 }
 
-// TestEveryPairIsTested: each row of two features in docs/reference.md is there once, with a sentence and at least one
-// test, and each test that it names exists.
-func TestEveryPairIsTested(t *testing.T) {
-	t.Parallel()
+// namesOfTests returns the names of all tests.
+func namesOfTests(t *testing.T) map[string]bool {
 	tests := map[string]bool{}
 	for _, file := range filesThatMatch(t, "_test.go") {
 		for _, m := range regexp.MustCompile(
@@ -265,6 +263,28 @@ func TestEveryPairIsTested(t *testing.T) {
 			tests[m[1]] = true
 		}
 	}
+	return tests
+}
+
+// TestNamedTestsAreThere: each test that a document names, such as the threat model, exists.
+func TestNamedTestsAreThere(t *testing.T) {
+	t.Parallel()
+	tests, named := namesOfTests(t), 0
+	for _, document := range filesThatMatch(t, ".md") {
+		name := regexp.MustCompile("`((?:Test|Fuzz)[A-Z]\\w*)`")
+		for _, m := range name.FindAllStringSubmatch(testkit.Read(t, document), -1) {
+			named++
+			assert.True(t, tests[m[1]], "%s: there is no %s", document, m[1])
+		}
+	}
+	require.Greater(t, named, 100)
+}
+
+// TestEveryPairIsTested: each row of two features in docs/reference.md is there once, with a sentence and at least one
+// test, and each test that it names exists.
+func TestEveryPairIsTested(t *testing.T) {
+	t.Parallel()
+	tests := namesOfTests(t)
 	name := regexp.MustCompile("`(\\w+)`")
 	seen := map[string]bool{}
 	_, section, found := strings.Cut(testkit.Read(t, "docs/reference.md"), "## What two features do together\n")

@@ -325,7 +325,8 @@ func (h *history) check(t *testing.T, model porcupine.Model) {
 			answers++
 		}
 	}
-	say(t, "%d calls with an answer, %d without", answers, h.lost.Load())
+	lost := int(h.lost.Load())
+	say(t, "%d calls, %d of them without an answer", answers+lost, lost)
 	require.GreaterOrEqual(t, answers, linearizableAnswers, "there is too little to check")
 	result := porcupine.CheckOperationsTimeout(model, h.operations, time.Minute)
 	if result == porcupine.Ok {

@@ -198,3 +198,16 @@ func limitsOf(t *testing.T, policies []*ginlimit.Policy) (all [9]int) {
 	}
 	return all
 }
+
+// TestWhoListsOverridesKnowsThatTheyAreGone at once, also if Redis has evicted them and not their changes.
+func TestWhoListsOverridesKnowsThatTheyAreGone(t *testing.T) {
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		l := testkit.NewOperated(t, b.Redis)
+		p := testkit.NewPolicy(t, l, "api", ginlimit.PerMinute(3))
+		require.NoError(t, l.Override(t.Context(), override("ann", ginlimit.PerMinute(60))))
+		require.Equal(t, ginlimit.PerMinute(60), limitOf(t, p, "ann"))
+		require.True(t, b.Mini.Del("ginlimit:{overrides}"))
+		require.Empty(t, testkit.Must(l.Overrides(t.Context())))
+		require.Equal(t, ginlimit.PerMinute(3), limitOf(t, p, "ann"))
+	})
+}

@@ -112,6 +112,17 @@ func (o *Operator) Served(ctx context.Context, entries []Entry) (served []Entry,
 	return served, left, err
 }
 
+// LeftOut says what of a file waits for processes that serve its policies. It shows their names by a function.
+func LeftOut(left map[string]int, shown func(string) string) string {
+	n, names := 0, []string{}
+	for _, name := range slices.Sorted(maps.Keys(left)) {
+		n += left[name]
+		names = append(names, shown(name))
+	}
+	return fmt.Sprintf("left out %s of policies that no process serves yet: %s", Plural(n, "override", "overrides"),
+		strings.Join(names, ", "))
+}
+
 // Steps returns what entries of a file do, or every error in them. With prune, overrides that the file does not have
 // end.
 func (o *Operator) Steps(ctx context.Context, entries []Entry, prune bool) (steps []Step, err error) {
@@ -218,13 +229,13 @@ func (o *Operator) resolve(e *Entry, of ginlimit.PolicyInfo) (err error) {
 	return err
 }
 
-// Take takes steps: first those that end overrides, for room. An error names the entries of the file. After one of
+// Take takes steps, in as many calls as they need: first those that end overrides, for room. An error names the entries of the file. After one of
 // Redis some steps may have been taken.
 func (o *Operator) Take(ctx context.Context, steps []Step) error {
 	ends := func(s Step) bool { return s.Change == Ends }
 	all := append(slices.DeleteFunc(slices.Clone(steps), func(s Step) bool { return !ends(s) }),
 		slices.DeleteFunc(slices.Clone(steps), ends)...)
-	for some := range slices.Chunk(all, MaxEntries) {
+	for some := range slices.Chunk(all, MaxChanges) {
 		if err := inFile(some, o.Change(ctx, overridesOf(some)...)); err != nil {
 			return err
 		}

@@ -34,7 +34,7 @@ func (i info) number(field string) int64 {
 func (o *Operator) examineInfo(ctx context.Context, rdb redis.Cmdable, name string, others int, f *findings) {
 	text, err := rdb.Info(ctx).Result()
 	if err != nil {
-		f.failed(name, "version", Warning, "", err)
+		f.failed(ctx, name, "version", Warning, "", err)
 		return
 	}
 	i := parseInfo(text)

@@ -13,13 +13,15 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/overrides"
 )
 
 const (
-	// MaxFile is how many bytes a file of overrides has.
-	MaxFile = 1 << 20
-	// MaxEntries is how many overrides it has.
-	MaxEntries = 1000
+	// MaxFile is how many bytes a file of overrides has, and MaxEntries how many overrides: all of a prefix.
+	MaxFile    = 16 << 20
+	MaxEntries = overrides.Max
+	// MaxChanges is how many overrides one call changes.
+	MaxChanges = overrides.MaxChanges
 )
 
 // Entry is an override in a file.
@@ -62,10 +64,11 @@ func (f faults) err() error {
 	return &Fault{Err: errors.Join(f...)}
 }
 
-// ParseFile reads overrides, or returns every error in them. JSON is YAML, too.
-func ParseFile(text []byte) (all []Entry, err error) {
-	if len(text) > MaxFile {
-		return nil, fault("the file has more than %d bytes", MaxFile)
+// ParseFile reads overrides of a file that has at most so many bytes and overrides, or returns every error in them.
+// JSON is YAML, too.
+func ParseFile(text []byte, maxBytes, maxEntries int) (all []Entry, err error) {
+	if len(text) > maxBytes {
+		return nil, fault("the file has more than %d bytes", maxBytes)
 	}
 	var document, second yaml.Node
 	documents := yaml.NewDecoder(bytes.NewReader(text))
@@ -84,8 +87,8 @@ func ParseFile(text []byte) (all []Entry, err error) {
 	if list.Kind != yaml.SequenceNode || len(list.Content) == 0 {
 		return nil, fault("line %d: want a list of overrides, each beginning with \"- policy:\"", list.Line)
 	}
-	if len(list.Content) > MaxEntries {
-		return nil, fault("%d overrides; want at most %d", len(list.Content), MaxEntries)
+	if len(list.Content) > maxEntries {
+		return nil, fault("%d overrides; want at most %d", len(list.Content), maxEntries)
 	}
 	var faults faults
 	for i, node := range list.Content {

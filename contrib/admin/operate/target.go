@@ -175,14 +175,16 @@ func (o *Operator) Check(ctx context.Context, all ...ginlimit.Override) error {
 	return o.limiters[0].Traits(traits.Key{}).CheckOverrides(ctx, all)
 }
 
-// Before returns the limits that an override of a client would replace, or of all clients if it is the zero Client, and
-// what they are for people.
-func (o *Operator) Before(ctx context.Context, of ginlimit.PolicyInfo, c Client) ([]ginlimit.Limit, string, error) {
-	found, err := o.overrideOf(ctx, of, c)
-	if err != nil || found == nil {
-		return of.Limits, LimitsText(of.Limits, of.Options), err
+// Replaces returns what an override with limits would replace for a client, or for all if it is the zero Client.
+func (o *Operator) Replaces(
+	ctx context.Context, of ginlimit.PolicyInfo, c Client, limits []ginlimit.Limit,
+) (Replacement, error) {
+	variants, err := o.Variants(ctx, of.Name)
+	if err != nil {
+		return Replacement{}, err
 	}
-	return found.Limits, LimitsText(found.Limits, nil) + ", of an override", nil
+	before, err := o.overrideOf(ctx, of, c)
+	return ReplacementOf(limits, before, of, variants), err
 }
 
 // Status returns a Result for each limit of the client. A policy with shares needs a tenant.

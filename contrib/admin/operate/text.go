@@ -120,19 +120,6 @@ func KeyText(p ginlimit.PolicyInfo) string {
 	return p.Key
 }
 
-// LeftOut says which limits an override leaves out that has others of the same policy, or returns "": whoever raises
-// one limit of several may think that the others stay.
-func LeftOut(before, limits []ginlimit.Limit) string {
-	isIn := func(of []ginlimit.Limit) func(ginlimit.Limit) bool {
-		return func(l ginlimit.Limit) bool { return SharesBucket([]ginlimit.Limit{l}, of) }
-	}
-	left := slices.DeleteFunc(slices.Clone(before), isIn(limits))
-	if left = slices.DeleteFunc(left, isInFlight); len(left) == 0 || !SharesBucket(before, limits) {
-		return ""
-	}
-	return "an override replaces all limits: " + LimitsText(left, nil) + " will not hold"
-}
-
 // SharesBucket reports whether a bucket of some limits is one of others, too.
 func SharesBucket(some, others []ginlimit.Limit) bool {
 	bucket := func(l ginlimit.Limit) ginlimit.Limit {
