@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
@@ -25,15 +26,28 @@ type held struct {
 // TestStatusTellsABlock from an empty bucket and from what is owed, whatever the algorithm, also in JSON.
 func TestStatusTellsABlock(t *testing.T) {
 	t.Parallel()
-	minute := ginlimit.PerMinute(2)
-	fixed, sliding := minute, minute
+	t.Run("miniredis", func(t *testing.T) {
+		t.Parallel()
+		rdb, _ := testkit.NewMiniredis(t)
+		statusTellsABlock(t, rdb)
+	})
+	t.Run("redis", func(t *testing.T) {
+		t.Parallel()
+		statusTellsABlock(t, testkit.Connect(t, testkit.StartRedis(t)))
+	})
+}
+
+func statusTellsABlock(t *testing.T, rdb *redis.Client) {
+	t.Helper()
+	hourly := ginlimit.PerHour(2)
+	fixed, sliding := hourly, hourly
 	fixed.Algorithm, sliding.Algorithm = ginlimit.FixedWindow, ginlimit.SlidingWindow
 	all := map[string][]ginlimit.PolicyOption{
-		"token": {minute}, "fixed": {fixed}, "sliding": {sliding}, "lease": {minute, ginlimit.WithLease(time.Second)},
-		"day":  {ginlimit.PerCalendar(2, ginlimit.CalendarDay(time.UTC))},
-		"both": {ginlimit.PerHour(100), minute, ginlimit.InFlight(2)},
+		"token": {hourly}, "fixed": {fixed}, "sliding": {sliding}, "lease": {hourly, ginlimit.WithLease(time.Second)},
+		"month": {ginlimit.PerCalendar(2, ginlimit.CalendarMonth(time.UTC, 1))},
+		"both":  {ginlimit.PerMinute(100), hourly, ginlimit.InFlight(2)},
 	}
-	policies, r := serving(t, all)
+	policies, r := servingOn(t, rdb, all)
 	status := func(name string) (h held, text string) {
 		require.NoError(t, jsonOf(r.run("status", name, "k", "--json").out, &h))
 		return h, r.run("status", name, "k").out
@@ -47,10 +61,10 @@ func TestStatusTellsABlock(t *testing.T) {
 		require.False(t, h.Allowed, name)
 		require.Equal(t, new(bool), h.Blocked, name)
 		require.NotContains(t, text, "block", name)
-		r.ok("block", name, "k", "20s", "-y")
+		r.ok("block", name, "k", "10m", "-y")
 		h, text = status(name)
 		require.True(t, *h.Blocked, name)
-		require.WithinDuration(t, time.Now().Add(20*time.Second), h.BlockedTill, 15*time.Second, name)
+		require.WithinDuration(t, time.Now().Add(10*time.Minute), h.BlockedTill, time.Minute, name)
 		require.Regexp(t, `(?m)^blocked until 20[-0-9: ]*UTC: unblock ends it$`, text, name)
 		r.ok("unblock", name, "k", "-y")
 		h, _ = status(name)
