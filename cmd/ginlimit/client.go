@@ -63,6 +63,7 @@ func (t *tool) status() *cobra.Command {
 		Use:   "status POLICY CLIENT",
 		Short: "Show what a client has left, and whether it is denied",
 		Long: "Show what a client has left, and whether it is denied. Exit code 3 says that it is.\n\n" +
+			"--json has blocked, blocked_until, and hidden_block_until if an override hides a block.\n\n" +
 			"An IPv6 address finds its /64 if the policy's key is ByClientIP.\n\n" + clientUsage,
 		Args: cobra.ExactArgs(2),
 		RunE: t.withOperator(func(ctx context.Context, s *session, args []string) error {
