@@ -254,6 +254,6 @@ func (h *handler) loss() []operate.Finding {
 	}
 	return []operate.Finding{{Check: "data", State: operate.Warning,
 		Found: fmt.Sprintf("Redis has lost its data with %s, as this process noticed at %s; blocks and bans may be gone, too",
-			operate.Plural(of.Overrides, "override", "overrides"), timeText(of.At)),
+			operate.Plural(of.Overrides, "override", "overrides"), operate.TimeText(of.At)),
 		Advice: "set the overrides again by your copy of them, and block again"}}
 }
