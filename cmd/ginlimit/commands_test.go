@@ -207,7 +207,8 @@ func TestTop(t *testing.T) {
 	require.Len(t, read[[]ranked](r, "top", "ban", "-n", "1"), 1)
 }
 
-// TestARegistryOfANewerVersion: the tool says that it is too old, and changes nothing.
+// TestARegistryOfANewerVersion: the tool says that it is too old, and changes nothing. An override that it cannot read
+// stops nobody but who wants to read it.
 func TestARegistryOfANewerVersion(t *testing.T) {
 	t.Parallel()
 	_, r, rdb := start(t)
@@ -221,9 +222,13 @@ func TestARegistryOfANewerVersion(t *testing.T) {
 	r.fails(exitFailed, text, "override-all", "login", "9/h", "--for", "1h", "-y")
 	require.NoError(t, rdb.ZRem(t.Context(), "ginlimit:{policies}:processes", "newer P1").Err())
 	r.ok("override-all", "login", "9/h", "--for", "1h", "-y")
-	require.NoError(t, rdb.HSet(t.Context(), "ginlimit:{overrides}", "login|a", newer).Err())
+	require.NoError(t, rdb.HSet(t.Context(), "ginlimit:{overrides}", "login|203.0.113.9", newer).Err())
 	r.fails(exitFailed, text, "overrides")
-	r.fails(exitFailed, text, "status", "login", "203.0.113.7")
+	r.fails(exitFailed, text, "status", "login", "203.0.113.9")
+	r.ok("status", "login", "203.0.113.7")
+	r.ok("override", "login", "203.0.113.7", "9/h", "--for", "1h", "-y")
+	r.ok("override", "login", "203.0.113.9", "--end", "-y")
+	r.ok("overrides")
 }
 
 // TestForeignTextsMoveNoCursor of who looks at the policies.

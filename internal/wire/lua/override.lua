@@ -14,14 +14,15 @@
 -- "-" if KEYS[2] lacks some: whoever reads this adds them, and calls again
 --
 -- State: all keys expire an hour after the last override ends. Redis' clock says which have ended; a call
---        removes 200 of these. Redis may evict
+--        removes 200 of these, and 1,000 if that makes room. Redis may evict
 -- KEYS[2] alone. Without KEYS[3] processes read all overrides.
 
 local now = redis.call('TIME')
 now = now[1] * 1000 + math.floor(now[2] / 1000)
 local count = redis.call('HLEN', KEYS[1]) - redis.call('HEXISTS', KEYS[1], '')
 if redis.call('ZCARD', KEYS[2]) < count then return '-' end
-local ended = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', string.format('%.0f', now), 'LIMIT', 0, 200)
+local most = count + (#ARGV - 4) / 3 > tonumber(ARGV[2]) and 1000 or 200
+local ended = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', string.format('%.0f', now), 'LIMIT', 0, most)
 if #ended > 0 then
   redis.call('HDEL', KEYS[1], unpack(ended))
   redis.call('ZREM', KEYS[2], unpack(ended))
@@ -43,7 +44,6 @@ for _, text in ipairs(redis.call('HMGET', KEYS[1], unpack(names))) do
   if text then more = more - 1 end
 end
 count = redis.call('HLEN', KEYS[1]) - redis.call('HEXISTS', KEYS[1], '')
-  - redis.call('ZCOUNT', KEYS[2], '-inf', string.format('%.0f', now))
 if more > 0 and count + more > tonumber(ARGV[2]) then return '' end
 
 local last = redis.call('HGET', KEYS[1], '') or ''
