@@ -315,7 +315,11 @@ func (o *Operator) examinePolicies(ctx context.Context, f *findings) {
 	default:
 		f.add("", "policies", Fine, fmt.Sprintf("%d are served", len(names)), "")
 	}
-	if overrides, err := o.Overrides(ctx); err != nil {
+	overrides, err := o.Overrides(ctx)
+	if err == nil {
+		_, err = o.Read(overrides...)
+	}
+	if err != nil {
 		f.failed(ctx, "", "overrides", Problem, "", err)
 	} else {
 		f.add("", "overrides", Fine, fmt.Sprintf("%d in force", len(overrides)), "")
