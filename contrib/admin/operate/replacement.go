@@ -32,9 +32,10 @@ func ReplacementOf(
 		case HasFunction(p):
 			kept = append(kept, "the slots that the application gives it")
 		}
-		text := "no rate"
-		if rates := slices.DeleteFunc(slices.Clone(p.Limits), isInFlight); len(rates) > 0 || len(slots) == 0 || HasFunction(p) {
-			text = LimitsText(rates, p.Options)
+		rates := slices.DeleteFunc(slices.Clone(p.Limits), isInFlight)
+		text := LimitsText(rates, p.Options)
+		if len(rates) == 0 && len(slots) > 0 && !HasFunction(p) {
+			text = "no rate"
 		}
 		texts = append(texts, text)
 	}
