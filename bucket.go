@@ -274,7 +274,8 @@ func (s *limitSet) checkBlockable(d time.Duration) error {
 	case d <= 0:
 		return fmt.Errorf("%w: a block of %s; want more than zero", ErrInvalidArgument, d)
 	case s.rules.Divided:
-		return fmt.Errorf("%w: a policy WithShares has no blocks; block one beside it in AllOf", ErrInvalidArgument)
+		return fmt.Errorf("%w: a policy WithShares has no blocks: put another beside it, and block that one",
+			ErrInvalidArgument)
 	case len(s.limits) == 0 && !s.rules.Prohibits() && s.slots > 0:
 		return fmt.Errorf("%w: a block denies tokens, and there are only requests in flight; give the policy a rate too",
 			ErrInvalidArgument)
