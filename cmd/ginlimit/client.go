@@ -177,7 +177,7 @@ func (t *tool) reset() *cobra.Command {
 		Use:     "reset POLICY CLIENT",
 		Aliases: []string{"unblock"},
 		Short:   "End a client's block and ban, and fill its buckets",
-		Long: "End a client's block and ban, and fill its buckets. Other processes may deny it for a second more.\n\n" +
+		Long: "End a client's block and ban, and fill its buckets. Processes may deny it for a second more.\n\n" +
 			"It ends no override, and frees no slots: see override --end and slots. Of a policy with shares it is of\n" +
 			"all tenants without --tenant.\n\n" + clientUsage,
 		Args: cobra.ExactArgs(2),

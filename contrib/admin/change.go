@@ -133,7 +133,7 @@ func (p *plan) reset(v *visit) {
 	if ends {
 		p.Sentence = "End the block and the ban of " + p.whom() + cmp.Or(text, ",") + " and fill its buckets"
 	}
-	p.Sentence += ". Its override and its slots stay, and other processes may deny it for a second more."
+	p.Sentence += ". Its override and its slots stay, and processes may deny it for a second more."
 }
 
 func (p *plan) override(v *visit) (err error) {

@@ -137,7 +137,7 @@ func run(ctx context.Context, addr, redisAddr, password string, busy bool, out i
 		return err
 	}
 	address := listener.Addr().String()
-	fmt.Fprintf(out, "Listening on %s, counting in Redis at %s.\n", address, redisAddr)
+	fmt.Fprintf(out, "Listening on %s, counting in Redis at %s under the prefix %s.\n", address, redisAddr, prefix)
 	fmt.Fprintf(out, "Its keys: %s. Ask with one of them:\n"+
 		"  curl -iN -H 'X-API-Key: alice' -d '{\"prompt\":\"Why?\",\"max_tokens\":400}' http://%s/v1/complete\n",
 		keys(), address)
