@@ -60,7 +60,7 @@ func TestShareSaysWhatItWants(t *testing.T) {
 			}
 		}
 	}
-	require.ErrorContains(t, shared.Share("a", 1).Block(t.Context(), "k", time.Hour), "block one beside it in AllOf")
+	require.ErrorContains(t, shared.Share("a", 1).Block(t.Context(), "k", time.Hour), "put another beside it, and block that one")
 	_, err := new(ginlimit.Policy).Share("a", 1).Allow(t.Context(), "k")
 	require.ErrorIs(t, err, ginlimit.ErrInvalidArgument)
 	r, err := shared.Share("", 1).Share("a", 1).Peek(t.Context(), "k")
