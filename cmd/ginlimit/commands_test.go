@@ -183,9 +183,13 @@ func TestSlots(t *testing.T) {
 
 func TestTop(t *testing.T) {
 	t.Parallel()
-	policies, r, _ := start(t)
-	require.Contains(t, r.ok("top", "ban"), "no process reports ban: it has denied nobody")
-	require.Contains(t, r.ok("top", "ban", "--used"), "no process reports use of ban")
+	policies, r, rdb := start(t)
+	silent := testkit.Must(ginlimit.NewLimiter(rdb, ginlimit.WithTimeout(testkit.Patience)))
+	defer silent.Close()
+	take(t, testkit.Must(silent.Policy("silent", ginlimit.PerHour(1))), "key")
+	require.True(t, testkit.BecomesTrue(nil, func() bool { return strings.Contains(r.ok("policies"), "silent") }))
+	require.Contains(t, r.ok("top", "silent"), "no process reports silent: it has denied nobody")
+	require.Contains(t, r.ok("top", "silent", "--used"), "no process reports use of silent")
 	r.fails(exitUsage, `no process serves a policy "nobody"`, "top", "nobody")
 	for range 4 {
 		take(t, policies["login"], "203.0.113.7")
