@@ -19,7 +19,7 @@ import (
 // TestJudge sends the program's requests, in simulated time, to limiters whose faults are known.
 func TestJudge(t *testing.T) {
 	const before, during, after = 2 * time.Second, 3 * time.Second, 2 * time.Second
-	const greedy, modest, failed = 1191, 10 * 21, 10 * 9 // requests in all, and those of modest clients in the fault
+	const greedy, modest, failed = 1191, 10 * 21, 10 * 9 // requests in all, and of modest clients in the fault
 	const allowed = 10*requestsPerHour + modest
 	exact := func(sent int, _ bool) answer {
 		if sent > requestsPerHour {
@@ -94,7 +94,7 @@ func counting(limiter func(sent int, fault bool) answer, inFault func() bool) fu
 	return func(client string) answer { return limiter(next(client), inFault()) }
 }
 
-// TestFigures: a peer's figure is in bold if it is better, and a figure is that of the median round.
+// TestFigures: a peer's figure is in bold if it is better, and a figure is of the median round.
 func TestFigures(t *testing.T) {
 	ours := []outcome{{admitted: 9, allowed: 5, refused: 1, back: time.Second, took: times{7 * time.Millisecond}}}
 	peer := []outcome{{admitted: 4, allowed: 5, back: 3 * time.Second}, {admitted: 5, allowed: 5, back: 2 * time.Second},

@@ -20,7 +20,7 @@ type table struct {
 	figures []func(o outcome) float64 // the less, the better
 	text    func(o outcome, figure float64) string
 	rest    func(rounds, ours []outcome) string
-	free    int // so many figures are also those of requests that meet no limiter, in a column of their own
+	free    int // how many figures requests without a limiter have too, in a column of their own
 }
 
 // tables are written one after the other. Each has a row for each fault and a column for each library.
@@ -60,7 +60,7 @@ func refusals(rounds, ours []outcome) string {
 // inMillis returns whole milliseconds, as they are compared and written.
 func inMillis(d time.Duration) float64 { return float64(d.Round(time.Millisecond).Milliseconds()) }
 
-// write writes the table. A figure is that of the median round; in bold it is better than ginlimit's, which is in the
+// write writes the table. A figure is of the median round; in bold it is better than ginlimit's, which is in the
 // first column.
 func (t table) write(out io.Writer, names []string, rows []row) {
 	if len(rows) == 0 {
@@ -92,7 +92,7 @@ func (t table) write(out io.Writer, names []string, rows []row) {
 	fmt.Fprintln(out)
 }
 
-// cell has the figures of some rounds beside those of ginlimit.
+// cell has the figures of some rounds beside ginlimit's.
 func (t table) cell(rounds, ours []outcome) string {
 	var texts []string
 	for _, figure := range t.figures {

@@ -15,7 +15,7 @@ import (
 
 var all = flag.Bool("all", false, "all cells for ten seconds; prints a table, and writes the picture ../frontier.svg")
 
-// lives are those of the leases.
+// lives are how long leases last.
 var lives = []time.Duration{20 * time.Millisecond, 50 * time.Millisecond, 200 * time.Millisecond}
 
 // kept returns what a bucket with leases keeps of its burst for what processes hold: what comes back in two lives, and

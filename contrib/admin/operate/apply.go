@@ -229,8 +229,8 @@ func (o *Operator) resolve(e *Entry, of ginlimit.PolicyInfo) (err error) {
 	return err
 }
 
-// Take takes steps, in as many calls as they need: first those that end overrides, for room. An error names the entries of the file. After one of
-// Redis some steps may have been taken.
+// Take takes steps, in as many calls as they need: the ends of overrides first, for room. An error names the entries
+// of the file. After an error of Redis some steps may have been taken.
 func (o *Operator) Take(ctx context.Context, steps []Step) error {
 	ends := func(s Step) bool { return s.Change == Ends }
 	all := append(slices.DeleteFunc(slices.Clone(steps), func(s Step) bool { return !ends(s) }),

@@ -64,7 +64,8 @@ func (f faults) err() error {
 	return &Fault{Err: errors.Join(f...)}
 }
 
-// ParseFile reads overrides of a file that has at most so many bytes and overrides, or returns every error in them.
+// ParseFile reads the overrides of a file, or returns every error in them. The file has at most maxBytes bytes and
+// maxEntries overrides.
 // JSON is YAML, too.
 func ParseFile(text []byte, maxBytes, maxEntries int) (all []Entry, err error) {
 	if len(text) > maxBytes {

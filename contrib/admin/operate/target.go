@@ -127,7 +127,7 @@ func (o *Operator) overrideOf(ctx context.Context, of ginlimit.PolicyInfo, c Cli
 	if len(found) == 0 {
 		return nil, nil
 	}
-	read, err := o.Read(slices.MaxFunc(found, Listed.Compare)) // rather that of the client
+	read, err := o.Read(slices.MaxFunc(found, Listed.Compare)) // rather the client's own
 	if err != nil {
 		return nil, err
 	}
