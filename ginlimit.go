@@ -46,8 +46,8 @@ import (
 
 // NewLimiter returns a limiter whose buckets are in Redis, which need not be reachable yet. It
 // takes a client, a cluster client, a ring or a failover client; any other type counts as one
-// server. Each limiter adds a hook that stays on the client, so share one limiter. Other hooks must
-// not keep a command after they return. The error joins all faults, each an [OptionError].
+// server. The client stays as it is; its hooks must not keep a command after they return. The error
+// joins all faults, each an [OptionError].
 func NewLimiter(rdb redis.UniversalClient, opts ...LimiterOption) (*Limiter, error) {
 	l, errs := newRedisLimiter(rdb, opts)
 	if errs != nil {

@@ -35,49 +35,41 @@ func newBounded(rdb *redis.Client, timeout time.Duration) *redis.Client {
 	return bounded
 }
 
-// boundedHook hands its store's commands to a bounded copy of the client, after the hooks that the
-// application had added before.
-type boundedHook struct{ copy *redis.Client }
+// sender sends commands.
+type sender interface {
+	processor
+	Pipeline() redis.Pipeliner
+}
 
-// addBoundedHook adds a hook to a client of one server. It returns nil if the client itself sends the
-// commands.
-func addBoundedHook(rdb redis.UniversalClient, timeout time.Duration) *boundedHook {
+// newSender returns what sends the commands of a client. For a client of one server that is a bounded copy, behind the
+// hooks that the application has added so far. The client stays as it is: [redis.Conn] has its own list of hooks, and
+// takes no connection before it sends something itself.
+func newSender(rdb redis.UniversalClient, timeout time.Duration) sender {
 	one, ok := rdb.(*redis.Client)
 	if !ok || one == nil {
-		return nil
+		return rdb
 	}
 	bounded := newBounded(one, timeout)
 	if bounded == one {
-		return nil
+		return rdb
 	}
-	h := &boundedHook{bounded}
-	one.AddHook(h)
-	return h
+	conn := one.Conn()
+	conn.AddHook(boundedHook{bounded})
+	return conn
 }
+
+// boundedHook is the last hook. It hands all commands to a bounded copy of the client.
+type boundedHook struct{ copy *redis.Client }
 
 // DialHook implements [redis.Hook].
-func (*boundedHook) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (boundedHook) DialHook(next redis.DialHook) redis.DialHook { return next }
 
 // ProcessHook implements [redis.Hook].
-func (h *boundedHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		if c, ok := cmd.(*command); ok && c.hook == h {
-			return h.copy.Process(ctx, cmd)
-		}
-		return next(ctx, cmd)
-	}
-}
+func (h boundedHook) ProcessHook(redis.ProcessHook) redis.ProcessHook { return h.copy.Process }
 
 // ProcessPipelineHook implements [redis.Hook].
-func (h *boundedHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+func (h boundedHook) ProcessPipelineHook(redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
-		var first *command
-		if len(cmds) > 0 {
-			first, _ = cmds[0].(*command)
-		}
-		if first == nil || first.hook != h {
-			return next(ctx, cmds)
-		}
 		pipe := h.copy.Pipeline()
 		for _, cmd := range cmds {
 			_ = pipe.Process(ctx, cmd)

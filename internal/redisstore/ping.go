@@ -34,15 +34,15 @@ func (late) Unwrap() error { return dispatch.ErrLate }
 func (s *Store) ping(ctx context.Context) error {
 	switch rdb := s.rdb.(type) {
 	case *redis.Client:
-		return s.pingServer(ctx, rdb)
+		return pingServer(ctx, rdb, s.sender)
 	case *redis.ClusterClient:
 		if err := s.nodes.pingSeeds(ctx); err != nil { // the client asks one for the masters
 			return err
 		}
-		return rdb.ForEachMaster(ctx, s.pingServer)
+		return rdb.ForEachMaster(ctx, pingNode)
 	case *redis.Ring:
 		if rdb.Len() > 0 {
-			return rdb.ForEachShard(ctx, s.pingServer)
+			return rdb.ForEachShard(ctx, pingNode)
 		}
 		if _, err := rdb.GetShardClientForKey(""); errors.Is(err, redis.ErrClosed) {
 			return err
@@ -52,9 +52,11 @@ func (s *Store) ping(ctx context.Context) error {
 	return s.rdb.Ping(ctx).Err()
 }
 
+func pingNode(ctx context.Context, rdb *redis.Client) error { return pingServer(ctx, rdb, rdb) }
+
 // pingServer pings a server on a connection of its own, as go-redis dials silently until the end, and
-// then through the client.
-func (s *Store) pingServer(ctx context.Context, rdb *redis.Client) error {
+// then through what sends the client's commands.
+func pingServer(ctx context.Context, rdb *redis.Client, through processor) error {
 	conn, err := dial(ctx, rdb)
 	if err == nil {
 		err = ping(ctx, conn)
@@ -62,7 +64,7 @@ func (s *Store) pingServer(ctx context.Context, rdb *redis.Client) error {
 	if err != nil {
 		return err
 	}
-	cmd := command{Cmder: redis.NewStatusCmd(ctx, "ping"), hook: s.hook}
+	cmd := command{Cmder: redis.NewStatusCmd(ctx, "ping")}
 	// a hook of the client may panic
-	return (<-goroutine.Isolate(func() (struct{}, error) { return struct{}{}, rdb.Process(ctx, &cmd) })).Err
+	return (<-goroutine.Isolate(func() (struct{}, error) { return struct{}{}, through.Process(ctx, &cmd) })).Err
 }

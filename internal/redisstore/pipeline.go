@@ -40,9 +40,8 @@ type coalescing struct {
 // may have charged although no reply came in time. It still follows redirections, as far as
 // [redirections] lets it.
 type command struct {
-	redis.Cmder              // *redis.IntCmd for one token bucket, else *redis.IntSliceCmd
-	hook        *boundedHook // sends it; nil if the client does
-	script      int          // its number, for one client's keys
+	redis.Cmder     // *redis.IntCmd for one token bucket, else *redis.IntSliceCmd
+	script      int // its number, for one client's keys
 	args        []any
 	groups      []*dispatch.Group
 	updates     []inflight.Update // of a report of slots, instead of groups
@@ -126,9 +125,9 @@ func (s *Store) exec(ctx context.Context, commands []*command, bySHA bool, last 
 	case s.nodes.refresh != nil:
 		s.execOnCluster(ctx, commands, last)
 	case len(commands) == 1:
-		_ = s.rdb.Process(ctx, commands[0])
+		_ = s.sender.Process(ctx, commands[0])
 	default:
-		execAll(ctx, s.rdb, commands)
+		execAll(ctx, s.sender, commands)
 	}
 	var missing []*command
 	for _, c := range commands {
@@ -148,7 +147,7 @@ type sendable interface {
 }
 
 // execAll sends several commands, or none.
-func execAll[C sendable](ctx context.Context, rdb redis.UniversalClient, commands []C) {
+func execAll[C sendable](ctx context.Context, rdb sender, commands []C) {
 	pipe := rdb.Pipeline()
 	for _, c := range commands {
 		_ = pipe.Process(ctx, c)
@@ -162,7 +161,7 @@ func execAll[C sendable](ctx context.Context, rdb redis.UniversalClient, command
 
 // encode writes the command: a report, what one group wants, or what several do.
 func (c *command) encode(ctx context.Context, s *Store, bySHA bool) {
-	c.hook, c.firstArgs, c.afterASK = s.hook, 0, false
+	c.firstArgs, c.afterASK = 0, false
 	number := c.script
 	if c.crossSlot {
 		number = wire.ForNode(number)

@@ -324,6 +324,28 @@ func TestWhatIsAssumedOfGoRedis(t *testing.T) {
 	require.Equal(t, want, last.seen, "a hook that is added later comes after those before")
 	require.Error(t, rdb.WithTimeout(time.Second).Ping(ctx).Err())
 	require.Len(t, last.seen, 2, "a copy has none of the hooks")
+	conn, later := rdb.Conn(), &hookCalls{}
+	conn.AddHook(later)
+	require.NoError(t, rdb.Process(ctx, cmd))
+	require.NoError(t, conn.Process(ctx, cmd))
+	require.Len(t, last.seen, 4, "a connection has the hooks of before")
+	require.Empty(t, later.seen, "and its own behind them, which the client does not have")
+}
+
+// TestAStoreLeavesItsClientAsItIs: what the application adds later is the last hook of its commands, and the store's
+// commands pass those of before.
+func TestAStoreLeavesItsClientAsItIs(t *testing.T) {
+	t.Parallel()
+	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
+	before, after := &hookCalls{}, &hookCalls{last: true}
+	rdb.AddHook(before)
+	s := newStore(t, rdb)
+	rdb.AddHook(after)
+	require.NoError(t, rdb.Ping(t.Context()).Err())
+	require.Len(t, after.seen, 1)
+	require.Error(t, s.sender.Process(t.Context(), &command{Cmder: redis.NewStatusCmd(t.Context(), "ping")}))
+	require.Len(t, after.seen, 1)
+	require.Len(t, before.seen, 2)
 }
 
 type limiter struct{}

@@ -55,9 +55,9 @@ func (s *Store) execOnCluster(ctx context.Context, commands []*command, last int
 		all[i] = &clusterCommand{command: c, call: r}
 	}
 	if len(all) == 1 {
-		_ = s.rdb.Process(r, all[0])
+		_ = s.sender.Process(r, all[0])
 	} else {
-		execAll(r, s.rdb, all)
+		execAll(r, s.sender, all)
 	}
 }
 

@@ -44,7 +44,7 @@ type Config struct {
 type Store struct {
 	Config
 	rdb            redis.UniversalClient
-	hook           *boundedHook            // sends rdb's commands; nil if rdb itself does
+	sender         sender                  // of rdb's commands
 	prefix         string                  // up to and including the brace
 	name           string                  // the same for stores of the same keys
 	loaded         [wire.Count]atomic.Bool // SCRIPT LOAD was sent
@@ -61,7 +61,7 @@ func New(rdb redis.UniversalClient, c Config) *Store {
 		s.prefix = c.Prefix + ":{"
 	}
 	s.pipelines.New = func() any { return new(pipeline) }
-	s.hook = addBoundedHook(rdb, c.Timeout)
+	s.sender = newSender(rdb, c.Timeout)
 	s.nodes = newNodes(s)
 	s.name = fmt.Sprintf("%s %s", identify(rdb), s.prefix)
 	return s
@@ -146,9 +146,9 @@ func (s *Store) load(ctx context.Context, script int) error {
 	if !loaded.CompareAndSwap(false, true) {
 		return nil
 	}
-	load := command{Cmder: redis.NewStringCmd(ctx, "script", "load", s.Scripts[script]().Source), hook: s.hook}
+	load := command{Cmder: redis.NewStringCmd(ctx, "script", "load", s.Scripts[script]().Source)}
 	load.SetStepCount(1)
-	err := s.rdb.Process(ctx, &load)
+	err := s.sender.Process(ctx, &load)
 	if err == nil || IsErrorReply(err) {
 		return nil
 	}

@@ -21,8 +21,8 @@ import (
 
 // The dispatcher behind hooks of the client, which hold calls up, refuse them, or fail.
 
-// TestALimiterMayBeMadeLate: it adds a hook to the client while the application's commands are in flight. The race
-// detector finds clients that cannot bear it; those before 9.22 cannot.
+// TestALimiterMayBeMadeLate, while the application's commands are in flight: it leaves their client as it is. Clients
+// before 9.22 cannot bear another hook then, and the race detector sees that.
 func TestALimiterMayBeMadeLate(t *testing.T) {
 	t.Parallel()
 	rdb := testkit.Connect(t, testkit.StartRedis(t))
