@@ -71,19 +71,17 @@ func (s *staleConns) closeIdle(rdb *redis.Client) {
 	ctx, cancel := context.WithTimeout(context.Background(), s.timeout)
 	defer cancel()
 	rdb = withoutHooks(rdb, s.timeout)
-	stats := rdb.PoolStats()
-	for range stats.IdleConns {
+	for range rdb.PoolStats().IdleConns {
 		if err := rdb.Process(ctx, newUnsendable(ctx)); !errors.Is(err, errUnsendable) {
 			return
 		}
 	}
-	if stats.PipelineStats == nil {
-		return
-	}
-	for range stats.PipelineStats.IdleConns { // pipelines have a pool of their own
+	isNew := false
+	rdb.Options().OnConnect = func(context.Context, *redis.Conn) error { isNew = true; return nil }
+	for range rdb.Options().PoolSize { // pipelines may have a pool of their own, which is empty once a connection is new
 		pipe := rdb.Pipeline()
 		_ = pipe.Process(ctx, newUnsendable(ctx))
-		if _, err := pipe.Exec(ctx); !errors.Is(err, errUnsendable) {
+		if _, err := pipe.Exec(ctx); isNew || !errors.Is(err, errUnsendable) {
 			return
 		}
 	}

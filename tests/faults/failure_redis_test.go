@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -161,7 +162,7 @@ func follow(t *testing.T, replica, master *redis.Client) {
 	require.NoError(t, replica.ReplicaOf(t.Context(), host, port).Err())
 }
 
-// openConnections has a client make n connections.
+// openConnections has a client make n connections, and pipelines as many if theirs are others.
 func openConnections(t *testing.T, rdb *redis.Client, n int) {
 	t.Helper()
 	for range n {
@@ -169,4 +170,14 @@ func openConnections(t *testing.T, rdb *redis.Client, n int) {
 		defer conn.Close()
 		require.NoError(t, conn.Ping(t.Context()).Err())
 	}
+	var pipelines sync.WaitGroup
+	for range n {
+		pipelines.Go(func() {
+			_, err := rdb.Pipelined(t.Context(), func(pipe redis.Pipeliner) error {
+				return pipe.Do(t.Context(), "blpop", "nothing", "0.1").Err()
+			})
+			assert.ErrorIs(t, err, redis.Nil)
+		})
+	}
+	pipelines.Wait()
 }
