@@ -5,8 +5,8 @@ go 1.25.0
 require (
 	github.com/alicebob/miniredis/v2 v2.40.0
 	github.com/dunglas/httpsfv v1.1.2
-	github.com/gin-gonic/gin v1.12.0
-	github.com/redis/go-redis/v9 v9.22.0
+	github.com/gin-gonic/gin v1.12.0 // 1.12: reads all X-Forwarded-For lines
+	github.com/redis/go-redis/v9 v9.20.0 // 9.20: 9.19 races in Close, older ones repeat decisions
 	github.com/stretchr/testify v1.11.1
 )
 

@@ -14,7 +14,7 @@ require (
 	github.com/ginlimit/ginlimit/contrib/admin v1.0.0-rc.1
 	github.com/ginlimit/ginlimit/contrib/top v1.0.0-rc.1
 	github.com/mattn/go-isatty v0.0.20
-	github.com/redis/go-redis/v9 v9.22.0
+	github.com/redis/go-redis/v9 v9.20.0
 	github.com/spf13/cobra v1.10.2
 	github.com/spf13/pflag v1.0.9
 	github.com/stretchr/testify v1.11.1

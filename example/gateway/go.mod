@@ -14,7 +14,7 @@ require (
 	github.com/ginlimit/ginlimit v1.0.0-rc.1
 	github.com/ginlimit/ginlimit/contrib/admin v1.0.0-rc.1
 	github.com/ginlimit/ginlimit/contrib/top v1.0.0-rc.1
-	github.com/redis/go-redis/v9 v9.22.0
+	github.com/redis/go-redis/v9 v9.20.0
 	github.com/stretchr/testify v1.11.1
 )
 

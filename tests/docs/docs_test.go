@@ -72,15 +72,19 @@ func TestLinksOfDocumentsLead(t *testing.T) {
 	}
 }
 
-// TestRequirementsAreThoseOfGoMod: the README names the oldest versions that the module works with.
+// TestRequirementsAreThoseOfGoMod: the README names the oldest versions that the module works with, and go.mod says why
+// an older minor version of a package does not.
 func TestRequirementsAreThoseOfGoMod(t *testing.T) {
 	t.Parallel()
 	module, readme := testkit.Read(t, "go.mod"), testkit.Read(t, "README.md")
 	for name, line := range map[string]string{"Go": `go`, "Gin": `\tgithub.com/gin-gonic/gin`,
 		"go-redis": `\tgithub.com/redis/go-redis/v9`} {
-		required := regexp.MustCompile(`(?m)^` + line + ` v?(\d+\.\d+)\.0$`).FindStringSubmatch(module)
+		required := regexp.MustCompile(`(?m)^` + line + ` v?(\d+\.\d+)\.0( // .*)?$`).FindStringSubmatch(module)
 		require.NotNil(t, required, "go.mod requires a version of %s whose last number is 0", name)
 		assert.Regexp(t, `(^|\W)`+name+` `+regexp.QuoteMeta(required[1])+`\b[^.]`, readme)
+		if name != "Go" {
+			assert.True(t, strings.HasPrefix(required[2], " // "+required[1]+": "), "%s: %q", name, required[2])
+		}
 	}
 }
 
