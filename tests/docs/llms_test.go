@@ -274,8 +274,8 @@ func TestOfficeForAssistants(t *testing.T) {
 
 func trapsForAssistantsRecipe(ctx context.Context, router *gin.Engine, limiter *ginlimit.Limiter) {
 	api := must(limiter.Policy("api", ginlimit.PerHour(2), ginlimit.InFlight(1)))
-	// Errors: a policy made twice, as in each request (use With); two limits of one period; 10/day, which may mean 10/d, any
-	// 24 hours, or 10/calendar-day.
+	// Errors: a policy made twice, as in each request (use With); two limits of one period; 10/day, which may mean any
+	// 24 hours, 10/d, or 10/calendar-day.
 	_, again := limiter.Policy("api", ginlimit.PerHour(2))
 	_, period := limiter.Policy("two", ginlimit.PerHour(2), ginlimit.PerHour(9))
 	_, day := ginlimit.ParseLimit("10/day")
