@@ -216,8 +216,8 @@ func TestReasonsAreConstants(t *testing.T) {
 	constants := words(`"(\w+)"`, between(testkit.Read(t, "event.go"), "\ntype Reason string\n\nconst (", "\n)\n"))
 	var documented []string
 	for row := range strings.Lines(between(testkit.Read(t, "docs/operations.md"), "\n## Reasons\n", "\n## ")) {
-		if columns := strings.Split(row, "|"); len(columns) > 2 {
-			documented = append(documented, words("`(\\w+)`", columns[1])...)
+		if reasons, _, found := strings.Cut(row, ": "); found && strings.HasPrefix(row, "- ") {
+			documented = append(documented, words("`(\\w+)`", reasons)...)
 		}
 	}
 	slices.Sort(documented)
