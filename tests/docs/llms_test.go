@@ -205,6 +205,7 @@ func TestJobsForAssistants(t *testing.T) {
 	t.Parallel()
 	inTwoProcesses(t, "jobs", func(t *testing.T, limiter, other *ginlimit.Limiter) {
 		jobsForAssistantsRecipe(t.Context(), limiter)
+		synctest.Wait() // Release does not wait for Redis
 		jobs := must(other.Policy("jobs", ginlimit.PerMinute(60), ginlimit.InFlight(4)))
 		all := testkit.Must(jobs.Status(t.Context(), "customer 7"))
 		require.Equal(t, []int{53, 4}, []int{all[0].Remaining, all[1].Remaining}, "settled and released")
