@@ -84,7 +84,7 @@ func TestBlocksOfDocumentsBuild(t *testing.T) {
 	whole := []string{filepath.Join(t.TempDir(), "main.go")} // files, of the quickstart's folder
 	require.NoError(t, os.WriteFile(whole[0], []byte(program), 0o600))
 	for _, document := range []string{"README.md", "docs/guide.md", "docs/reference.md",
-		"docs/operations.md", "docs/fair.md", "docs/llms.txt"} {
+		"docs/operations.md", "docs/fair.md", "docs/llms.txt", "docs/articles/increx.md"} {
 		blocks := goBlocks(t, document)
 		require.NotEmpty(t, blocks, document)
 		for i, block := range blocks {
