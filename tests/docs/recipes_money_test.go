@@ -511,6 +511,8 @@ func TestNoRequestWaitsForAWarning(t *testing.T) {
 			require.True(t, testkit.Must(p.AllowN(t.Context(), strconv.Itoa(i), 1)).Allowed)
 			time.Sleep(2 * time.Minute)
 		}
+		w.mu.Lock()
+		defer w.mu.Unlock()
 		require.Len(t, w.sent, 20)
 	})
 }
