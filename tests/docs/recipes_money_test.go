@@ -27,8 +27,8 @@ func moneyRecipe(router *gin.Engine, limiter *ginlimit.Limiter) {
 	price := func(prompt, answer int) int { // $1.25 and $10 for a million tokens, rounded up
 		return (prompt*1_250_000 + answer*10_000_000 + 999_999) / 1_000_000
 	}
-	prompt := func(c *gin.Context) int { return int(c.Request.ContentLength) / 4 }            // about 4 bytes a token
-	estimate := ginlimit.WithCost(func(c *gin.Context) int { return price(prompt(c), 1000) }) // and max_tokens
+	prompt := func(c *gin.Context) int { return int(min(c.Request.ContentLength, 1<<30)) / 4 } // about 4 bytes a token
+	estimate := ginlimit.WithCost(func(c *gin.Context) int { return price(prompt(c), 1000) })  // and max_tokens
 	spent := ginlimit.WithSettle(func(c *gin.Context) int {
 		if n, known := c.Get("spent"); known {
 			return n.(int)
