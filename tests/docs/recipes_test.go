@@ -32,13 +32,14 @@ import (
 func TestRecipesAreThoseOfTheDocuments(t *testing.T) {
 	t.Parallel()
 	blocks := map[string]bool{}
-	for _, document := range []string{"README.md", "docs/guide.md", "docs/operations.md"} {
+	for _, document := range []string{"README.md", "docs/guide.md", "docs/operations.md", "docs/llms.txt"} {
 		for _, block := range goBlocks(t, document) {
 			blocks[unindented(block)] = true
 		}
 	}
 	code := testkit.Read(t, "tests/docs/recipes_test.go") + testkit.Read(t, "tests/docs/recipes_gateway_test.go") +
-		testkit.Read(t, "tests/docs/recipes_allof_test.go") + testkit.Read(t, "tests/docs/recipes_clients_test.go")
+		testkit.Read(t, "tests/docs/recipes_allof_test.go") + testkit.Read(t, "tests/docs/recipes_clients_test.go") +
+		testkit.Read(t, "tests/docs/llms_test.go")
 	recipes := regexp.MustCompile(
 		`(?ms)^func (\w+Recipe)\([^\n]*\) \{\n(.*?)^\}$`).FindAllStringSubmatch(code, -1)
 	require.NotEmpty(t, recipes)
