@@ -39,7 +39,7 @@ func TestRecipesAreThoseOfTheDocuments(t *testing.T) {
 	}
 	code := testkit.Read(t, "tests/docs/recipes_test.go") + testkit.Read(t, "tests/docs/recipes_gateway_test.go") +
 		testkit.Read(t, "tests/docs/recipes_allof_test.go") + testkit.Read(t, "tests/docs/recipes_clients_test.go") +
-		testkit.Read(t, "tests/docs/llms_test.go")
+		testkit.Read(t, "tests/docs/llms_test.go") + testkit.Read(t, "tests/docs/recipes_money_test.go")
 	recipes := regexp.MustCompile(
 		`(?ms)^func (\w+Recipe)\([^\n]*\) \{\n(.*?)^\}$`).FindAllStringSubmatch(code, -1)
 	require.NotEmpty(t, recipes)
