@@ -35,8 +35,9 @@ func goBlocks(t *testing.T, file string) []string {
 
 // packages are those that a block may need and the quickstart does not import: an editor adds them.
 var packages = map[string]string{
-	"atomic": "sync/atomic", "bufio": "bufio", "context": "context", "errors": "errors", "fmt": "fmt",
-	"http": "net/http", "httptest": "net/http/httptest", "httputil": "net/http/httputil", "log": "log", "math": "math", "net": "net", "netip": "net/netip",
+	"atomic": "sync/atomic", "bufio": "bufio", "cmp": "cmp", "context": "context", "errors": "errors", "fmt": "fmt",
+	"http": "net/http", "httptest": "net/http/httptest", "httputil": "net/http/httputil", "json": "encoding/json",
+	"log": "log", "math": "math", "net": "net", "netip": "net/netip",
 	"os": "os", "signal": "os/signal", "slog": "log/slog", "strconv": "strconv", "strings": "strings",
 	"syscall": "syscall", "time": "time", "url": "net/url",
 	"transport": "github.com/ginlimit/ginlimit/transport",
