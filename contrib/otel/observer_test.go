@@ -304,7 +304,7 @@ func TestReadmeNamesEveryMetric(t *testing.T) {
 	_, units := collected(t, reader)
 	named := map[string]string{}
 	for _, m := range regexp.MustCompile(
-		"(?m)^\\| `(ginlimit[a-z._]+)` \\| [a-z]+ \\| `(.+?)` \\|").FindAllStringSubmatch(string(text), -1) {
+		"(?m)^- `(ginlimit[a-z._]+)`, [a-z]+, `(.+?)`$").FindAllStringSubmatch(string(text), -1) {
 		named[m[1]] = m[2]
 	}
 	require.Equal(t, units, named)
@@ -319,7 +319,7 @@ func TestReadmeNamesEveryWord(t *testing.T) {
 		ginlimitotel.SourceKey:  named(ginlimit.FromRedis),
 		ginlimitotel.CauseKey:   named(ginlimit.CauseRate),
 	} {
-		line := regexp.MustCompile("(?m)^\\| `" + regexp.QuoteMeta(string(key)) + "` \\|.*$").FindString(string(text))
+		line := regexp.MustCompile("(?m)^- `" + regexp.QuoteMeta(string(key)) + "`: .*$").FindString(string(text))
 		require.NotEmpty(t, line, key)
 		for _, word := range words {
 			assert.Contains(t, line, "`"+word+"`", key)

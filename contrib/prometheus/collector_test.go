@@ -346,7 +346,7 @@ func TestReadmeNamesEveryMetricAndLabel(t *testing.T) {
 	for desc := range descs {
 		described = append(described, regexp.MustCompile(`fqName: "([^"]+)"`).FindStringSubmatch(desc.String())[1])
 	}
-	for _, m := range regexp.MustCompile("(?m)^\\| `(ginlimit_\\w+)`").FindAllStringSubmatch(string(text), -1) {
+	for _, m := range regexp.MustCompile("(?m)^- `(ginlimit_\\w+)`: ").FindAllStringSubmatch(string(text), -1) {
 		named = append(named, m[1])
 	}
 	assert.ElementsMatch(t, described, named)

@@ -35,8 +35,9 @@ func goBlocks(t *testing.T, file string) []string {
 
 // packages are those that a block may need and the quickstart does not import: an editor adds them.
 var packages = map[string]string{
-	"atomic": "sync/atomic", "bufio": "bufio", "context": "context", "errors": "errors", "fmt": "fmt",
-	"http": "net/http", "httputil": "net/http/httputil", "log": "log", "math": "math", "net": "net", "netip": "net/netip",
+	"atomic": "sync/atomic", "bufio": "bufio", "cmp": "cmp", "context": "context", "errors": "errors", "fmt": "fmt",
+	"http": "net/http", "httptest": "net/http/httptest", "httputil": "net/http/httputil", "json": "encoding/json",
+	"log": "log", "math": "math", "net": "net", "netip": "net/netip",
 	"os": "os", "signal": "os/signal", "slog": "log/slog", "strconv": "strconv", "strings": "strings",
 	"syscall": "syscall", "time": "time", "url": "net/url",
 	"transport": "github.com/ginlimit/ginlimit/transport",
@@ -84,7 +85,7 @@ func TestBlocksOfDocumentsBuild(t *testing.T) {
 	whole := []string{filepath.Join(t.TempDir(), "main.go")} // files, of the quickstart's folder
 	require.NoError(t, os.WriteFile(whole[0], []byte(program), 0o600))
 	for _, document := range []string{"README.md", "docs/guide.md", "docs/reference.md",
-		"docs/operations.md", "docs/fair.md"} {
+		"docs/operations.md", "docs/fair.md", "docs/llms.txt", "docs/articles/increx.md"} {
 		blocks := goBlocks(t, document)
 		require.NotEmpty(t, blocks, document)
 		for i, block := range blocks {
@@ -104,6 +105,8 @@ func TestBlocksOfDocumentsBuild(t *testing.T) {
 				continue
 			case block == names, strings.HasPrefix(block, "router.SetTrustedProxies"): // comes before the names
 				block = strings.TrimPrefix(block, names)
+			case document == "docs/llms.txt":
+				block = "answer := func(*gin.Context) {}\n_ = answer\n{\n" + block + "}\n"
 			case document != "README.md":
 				block = "{\n" + block + "}\n"
 			}
@@ -214,8 +217,8 @@ func TestReasonsAreConstants(t *testing.T) {
 	constants := words(`"(\w+)"`, between(testkit.Read(t, "event.go"), "\ntype Reason string\n\nconst (", "\n)\n"))
 	var documented []string
 	for row := range strings.Lines(between(testkit.Read(t, "docs/operations.md"), "\n## Reasons\n", "\n## ")) {
-		if columns := strings.Split(row, "|"); len(columns) > 2 {
-			documented = append(documented, words("`(\\w+)`", columns[1])...)
+		if reasons, _, found := strings.Cut(row, ": "); found && strings.HasPrefix(row, "- ") {
+			documented = append(documented, words("`(\\w+)`", reasons)...)
 		}
 	}
 	slices.Sort(documented)

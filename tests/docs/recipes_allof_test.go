@@ -76,7 +76,7 @@ func TestHandlersThatFollowEachOtherCharge(t *testing.T) {
 }
 
 func requestsAndTokensRecipe(router *gin.Engine, limiter *ginlimit.Limiter) {
-	key := ginlimit.WithKey(ginlimit.ByValue("api key"))                           // set by what has looked the key up
+	key := ginlimit.WithKey(ginlimit.ByValue("api key"))
 	prompt := func(c *gin.Context) int { return int(c.Request.ContentLength) / 4 } // about four bytes a token
 	estimate := func(c *gin.Context) int { return prompt(c) + 1000 }               // and max_tokens
 	used := func(c *gin.Context) int {
@@ -96,13 +96,13 @@ func requestsAndTokensRecipe(router *gin.Engine, limiter *ginlimit.Limiter) {
 			if err == nil {
 				_, err = c.Writer.WriteString(token)
 			}
-			if err != nil { // the stream is cut, and nobody says what it used
+			if err != nil { // the stream is cut
 				return
 			}
 			n++
 			c.Set("used", n)
 		}
-		c.Set("used", 412) // the usage that the model reports at its end
+		c.Set("used", 412) // the model's usage, reported at its end
 	})
 }
 

@@ -24,25 +24,13 @@ import (
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
-func tokenPlan(router *gin.Engine, limiter *ginlimit.Limiter) {
-	verify := func(token string) (user, plan string, ok bool) { // your JWT library, which checks the signature
-		return strings.Cut(token, ".")
-	}
+func tokenPlanRecipe(router *gin.Engine, limiter *ginlimit.Limiter) {
 	type planKey struct{}
-	router.Use(func(c *gin.Context) {
-		user, plan, ok := verify(strings.TrimPrefix(c.GetHeader("Authorization"), "Bearer "))
-		if !ok {
-			c.AbortWithStatus(http.StatusUnauthorized)
-			return
-		}
-		c.Set("user", user)
-		c.Request = c.Request.WithContext(context.WithValue(c.Request.Context(), planKey{}, plan))
+	router.Use(func(c *gin.Context) { // after your middleware, which has checked the token and set "user" and "plan"
+		c.Request = c.Request.WithContext(context.WithValue(c.Request.Context(), planKey{}, c.GetString("plan")))
 	})
-	plans := map[string][]ginlimit.Limit{
-		"gold":  {ginlimit.PerMinute(600), ginlimit.PerDay(100_000)},
-		"basic": {ginlimit.PerMinute(60)},
-	}
-	v1 := router.Group("/v1", limiter.Handler("plan", ginlimit.WithKey(ginlimit.ByValue("user")),
+	plans := map[string][]ginlimit.Limit{"gold": {ginlimit.PerMinute(600)}, "basic": {ginlimit.PerMinute(60)}}
+	router.Use(limiter.Handler("plan", ginlimit.WithKey(ginlimit.ByValue("user")),
 		ginlimit.WithLimitFunc(func(ctx context.Context, _ string) ([]ginlimit.Limit, error) {
 			plan, _ := ctx.Value(planKey{}).(string)
 			if limits, ok := plans[plan]; ok {
@@ -50,14 +38,22 @@ func tokenPlan(router *gin.Engine, limiter *ginlimit.Limiter) {
 			}
 			return nil, ginlimit.ErrUnknownClient // answered 403
 		})))
-	v1.GET("/things", func(c *gin.Context) { c.String(http.StatusOK, "things") })
 }
 
 // TestPlansOfTokensTakeEffect: a user is limited by the plan in the token, at once after a change.
 func TestPlansOfTokensTakeEffect(t *testing.T) {
 	testkit.InSynctest(t, func(t *testing.T) {
 		router := gin.New()
-		tokenPlan(router, local(t))
+		router.Use(func(c *gin.Context) {
+			user, plan, ok := strings.Cut(strings.TrimPrefix(c.GetHeader("Authorization"), "Bearer "), ".")
+			if !ok {
+				c.AbortWithStatus(http.StatusUnauthorized)
+			}
+			c.Set("user", user)
+			c.Set("plan", plan)
+		})
+		tokenPlanRecipe(router, local(t))
+		router.GET("/v1/things", testkit.OK)
 		ask := func(token string) *httptest.ResponseRecorder {
 			return testkit.Get(router, "/v1/things", testkit.With("Authorization", "Bearer "+token))
 		}

@@ -1,10 +1,12 @@
 package docs_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -12,14 +14,17 @@ import (
 	"time"
 
 	"github.com/gin-gonic/gin"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ginlimit/ginlimit"
+	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
 // Handlers that reserve themselves.
 
-func accountsRecipe(router *gin.Engine, limiter *ginlimit.Limiter, ask func(account string) (string, error)) {
+// accounts is a block of docs/guide.md, but for what asks upstream.
+func accounts(router *gin.Engine, limiter *ginlimit.Limiter, ask func(account string) (string, error)) {
 	accounts := must(limiter.Policy("account", ginlimit.PerMinute(600), ginlimit.InFlight(4)))
 	router.POST("/generate", limiter.Handler("generate", ginlimit.PerMinute(60)), func(c *gin.Context) {
 		for _, account := range []string{"first", "second"} {
@@ -39,13 +44,27 @@ func accountsRecipe(router *gin.Engine, limiter *ginlimit.Limiter, ask func(acco
 	})
 }
 
+func TestAccountsAreThoseOfTheGuide(t *testing.T) {
+	t.Parallel()
+	var block string
+	for _, code := range goBlocks(t, "docs/guide.md") {
+		if strings.HasPrefix(code, "accounts := ") {
+			block = regexp.MustCompile(`(?m)^\task := .*\n`).ReplaceAllString(code, "")
+		}
+	}
+	_, own, _ := strings.Cut(testkit.Read(t, "tests/docs/recipes_late_test.go"), "\nfunc accounts(")
+	_, own, _ = strings.Cut(own, "{\n")
+	own, _, _ = strings.Cut(own, "\n}\n")
+	require.Equal(t, unindented(own), unindented(block))
+}
+
 // TestASecondAccountServes if the first one is busy or fails, and nothing is left taken of one that did no work.
 func TestASecondAccountServes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		router, limiter := signedIn(), local(t)
 		broken := map[string]bool{}
-		accountsRecipe(router, limiter, func(account string) (string, error) {
+		accounts(router, limiter, func(account string) (string, error) {
 			if broken[account] {
 				return "", errors.New("it is down")
 			}
@@ -84,94 +103,101 @@ func streamRecipe(router *gin.Engine, limiter *ginlimit.Limiter) {
 	models := must(limiter.Policy("model", ginlimit.InFlight(2), ginlimit.WithQueue(10, time.Minute)))
 	router.GET("/stream", func(c *gin.Context) {
 		ctx, leave := context.WithCancel(c.Request.Context())
-		work, granted, failed := (*ginlimit.Reservation)(nil), make(chan struct{}), error(nil)
-		go func() {
-			defer close(granted)
-			work, failed = models.Reserve(ctx, "all", 1)
-		}()
-		defer func() { // also if a write fails: the slot may have come meanwhile
-			leave()
-			<-granted
-			work.Release()
-		}()
+		reserved := make(chan *ginlimit.Reservation, 1) // nil after an error
+		go func() { work, _ := models.Reserve(ctx, "all", 1); reserved <- work; close(reserved) }()
+		defer func() { leave(); (<-reserved).Release() }() // of a slot that comes after the client has left
 		c.Header("Content-Type", "text/event-stream")
-		for ping := time.NewTicker(15 * time.Second); ; {
+		for ping := time.Tick(15 * time.Second); ; {
 			select {
-			case <-ping.C:
+			case <-ping:
 				if _, err := c.Writer.WriteString(": waiting\n\n"); err != nil {
 					return
 				}
 				c.Writer.Flush()
-				continue
-			case <-granted:
+			case work := <-reserved:
+				defer work.Release()
+				if work.OK() {
+					c.SSEvent("answer", "done") // your model's
+				} else {
+					c.SSEvent("error", cmp.Or(work.Result().Cause.String(), "unavailable"))
+				}
+				return
 			}
-			switch {
-			case failed != nil:
-				c.SSEvent("error", "not now")
-			case work.OK():
-				c.SSEvent("answer", "done")
-				time.Sleep(c.MustGet("lasts").(time.Duration))
-			case work.Result().Cause == ginlimit.CauseQueueFull:
-				c.SSEvent("error", "too many wait")
-			default:
-				c.SSEvent("error", "waited in vain")
-			}
-			return
 		}
 	})
 }
 
-// gone is a client that has gone away after some bytes.
-type gone struct {
+// streaming is a client that has gone away after some bytes.
+type streaming struct {
 	*httptest.ResponseRecorder
-	after int
+	after  int
+	slow   time.Duration // reads a comment
+	panics bool          // as the handler may
 }
 
 // Write implements [http.ResponseWriter].
-func (w *gone) Write(p []byte) (int, error) { return w.WriteString(string(p)) }
+func (w *streaming) Write(p []byte) (int, error) { return w.WriteString(string(p)) }
 
 // WriteString implements io.StringWriter.
-func (w *gone) WriteString(s string) (int, error) {
+func (w *streaming) WriteString(s string) (int, error) {
+	switch {
+	case strings.Contains(s, "waiting"):
+		time.Sleep(w.slow)
+	case strings.Contains(s, "done"):
+		time.Sleep(40 * time.Second)
+		if w.panics {
+			panic(http.ErrAbortHandler)
+		}
+	}
 	if w.after -= len(s); w.after < 0 {
 		return 0, errors.New("the client has gone")
 	}
 	return w.ResponseRecorder.WriteString(s)
 }
 
-// TestAStreamSaysThatItWaits, and one whose client has gone leaves no slot and no place behind.
+// TestAStreamSaysThatItWaits, and one whose client has gone or whose handler panics leaves no slot and no place
+// behind.
 func TestAStreamSaysThatItWaits(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.InSynctest(t, func(t *testing.T) {
 		router, limiter := gin.New(), local(t)
-		lasts := 40 * time.Second
-		router.Use(func(c *gin.Context) { c.Set("lasts", lasts) })
 		streamRecipe(router, limiter)
 		var all sync.WaitGroup
-		stream := func(after int) *httptest.ResponseRecorder {
-			rec := httptest.NewRecorder()
+		stream := func(client *streaming, edit ...func(*http.Request)) *httptest.ResponseRecorder {
+			client.ResponseRecorder = httptest.NewRecorder()
 			all.Go(func() {
-				router.ServeHTTP(&gone{rec, after}, httptest.NewRequest(http.MethodGet, "/stream", nil))
+				defer func() { assert.Contains(t, []any{nil, http.ErrAbortHandler}, recover()) }()
+				request := httptest.NewRequest(http.MethodGet, "/stream", nil)
+				for _, f := range edit {
+					f(request)
+				}
+				router.ServeHTTP(client, request)
 			})
 			synctest.Wait()
-			return rec
+			return client.ResponseRecorder
 		}
-		var recs []*httptest.ResponseRecorder
-		for range 2 {
-			recs = append(recs, stream(1000))
+		ctx, leave := context.WithTimeout(t.Context(), 20*time.Second)
+		defer leave()
+		recs := []*httptest.ResponseRecorder{
+			stream(&streaming{after: 1000}), stream(&streaming{after: 1000, panics: true}),
 		}
-		left := stream(15) // one comment
-		for range 10 {
-			recs = append(recs, stream(1000))
+		granted := stream(&streaming{after: 15, slow: 20 * time.Second}) // while a write fails that began before
+		unwritable := stream(&streaming{after: 15})                      // one comment
+		left := stream(&streaming{after: 1000}, func(r *http.Request) { *r = *r.WithContext(ctx) })
+		for range 8 {
+			recs = append(recs, stream(&streaming{after: 1000}))
 		}
 		all.Wait()
-		require.Equal(t, ": waiting\n\n", left.Body.String())
+		require.Equal(t, ": waiting\n\n", granted.Body.String())
+		require.Equal(t, ": waiting\n\n", unwritable.Body.String())
+		require.Equal(t, ": waiting\n\nevent:error\ndata:unavailable\n\n", left.Body.String())
 		counts := map[string]int{}
 		for _, rec := range recs {
 			body := rec.Body.String()
 			counts[body[strings.LastIndex(body, "data:"):]]++
 		}
-		require.Equal(t, map[string]int{"data:done\n\n": 4, "data:too many wait\n\n": 1, "data:waited in vain\n\n": 7},
-			counts)
+		require.Equal(t, map[string]int{
+			"data:": 1, "data:done\n\n": 3, "data:queue_full\n\n": 1, "data:in_flight\n\n": 5,
+		}, counts)
 		require.Contains(t, recs[2].Body.String(), ": waiting\n\n: waiting\n\n")
 		require.Zero(t, limiter.Stats().Slots)
 	})
