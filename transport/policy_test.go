@@ -58,7 +58,8 @@ func TestBadInput(t *testing.T) {
 	refunds := policy("refunds", hour, ginlimit.WithRefund(func(*gin.Context) bool { return true }))
 	derived := testkit.Derive(t, refunds, ginlimit.WithFloor(1))
 	daily := policy("daily", ginlimit.PerCalendar(100, ginlimit.CalendarDay(nil)))
-	fast := policy("fast", ginlimit.PerSecond(4_000_000_000_000)) // it can be blocked for 37 minutes
+	million := 1_000_000                                          // a constant of 4_000_000_000_000 compiles on 64 bits only
+	fast := policy("fast", ginlimit.PerSecond(4*million*million)) // it can be blocked for 37 minutes
 	costs, settles := func(*http.Request) int { return 1 }, func(*http.Response) int { return 1 }
 	leased := testkit.NewPolicy(t, testkit.WithoutRedis(t), "leased", hour, ginlimit.WithLease(time.Second))
 	const day = 24 * time.Hour

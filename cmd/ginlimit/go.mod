@@ -10,9 +10,9 @@ replace (
 
 require (
 	github.com/gin-gonic/gin v1.12.0
-	github.com/ginlimit/ginlimit v1.0.0-rc.1
-	github.com/ginlimit/ginlimit/contrib/admin v1.0.0-rc.1
-	github.com/ginlimit/ginlimit/contrib/top v1.0.0-rc.1
+	github.com/ginlimit/ginlimit v1.0.0
+	github.com/ginlimit/ginlimit/contrib/admin v1.0.0
+	github.com/ginlimit/ginlimit/contrib/top v1.0.0
 	github.com/mattn/go-isatty v0.0.20
 	github.com/redis/go-redis/v9 v9.22.0
 	github.com/spf13/cobra v1.10.2

@@ -9,8 +9,8 @@ replace (
 
 require (
 	github.com/gin-gonic/gin v1.12.0
-	github.com/ginlimit/ginlimit v1.0.0-rc.1
-	github.com/ginlimit/ginlimit/contrib/top v1.0.0-rc.1
+	github.com/ginlimit/ginlimit v1.0.0
+	github.com/ginlimit/ginlimit/contrib/top v1.0.0
 	github.com/redis/go-redis/v9 v9.22.0
 	github.com/stretchr/testify v1.11.1
 	go.yaml.in/yaml/v3 v3.0.4

@@ -7,7 +7,7 @@ replace github.com/ginlimit/ginlimit => ../..
 require (
 	github.com/alicebob/miniredis/v2 v2.40.0
 	github.com/gin-gonic/gin v1.12.0
-	github.com/ginlimit/ginlimit v1.0.0-rc.1
+	github.com/ginlimit/ginlimit v1.0.0
 	github.com/redis/go-redis/extra/redisotel/v9 v9.19.0
 	github.com/redis/go-redis/v9 v9.22.0
 	github.com/stretchr/testify v1.11.1

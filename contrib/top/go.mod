@@ -6,7 +6,7 @@ replace github.com/ginlimit/ginlimit => ../..
 
 require (
 	github.com/gin-gonic/gin v1.12.0
-	github.com/ginlimit/ginlimit v1.0.0-rc.1
+	github.com/ginlimit/ginlimit v1.0.0
 	github.com/redis/go-redis/v9 v9.22.0
 	github.com/stretchr/testify v1.11.1
 )

@@ -32,7 +32,7 @@ type OverrideChanges struct {
 }
 
 // unlimited is a limit that no overrides reach.
-const unlimited = 1 << 52
+const unlimited = 1<<31 - 1
 
 // Encode returns the arguments of override.lua for each call, which makes at most n changes. The first one counts all
 // against the limit. The later ones have none, or other callers might leave the changes half made: each of some that

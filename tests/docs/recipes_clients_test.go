@@ -22,7 +22,8 @@ import (
 
 // What caches, servers and client libraries make of a limiter's responses.
 
-func clientsRecipe(router *gin.Engine, limiter *ginlimit.Limiter) {
+// forClients sets the fields that client libraries read. docs/guide.md links it.
+func forClients(router *gin.Engine, limiter *ginlimit.Limiter) {
 	size := func(c *gin.Context) int { return int(max(1, c.Request.ContentLength)) }
 	router.POST("/embeddings", limiter.Handler("embeddings", ginlimit.PerMinute(5000), ginlimit.WithCost(size),
 		ginlimit.WithHeaderFunc(func(h http.Header, limits []ginlimit.Result) {
@@ -43,7 +44,7 @@ func clientsRecipe(router *gin.Engine, limiter *ginlimit.Limiter) {
 func TestClientLibrariesWaitOrGiveUp(t *testing.T) {
 	testkit.InSynctest(t, func(t *testing.T) {
 		router, limiter := signedIn(), local(t)
-		clientsRecipe(router, limiter)
+		forClients(router, limiter)
 		router.POST("/default", limiter.Handler("default", ginlimit.PerMinute(1)), testkit.OK)
 		post := func(size int) *httptest.ResponseRecorder {
 			return send(router, http.MethodPost, "/embeddings", func(r *http.Request) { r.ContentLength = int64(size) })

@@ -111,7 +111,8 @@ func TestStaffBlockAnAddressInAnySpelling(t *testing.T) {
 	}
 }
 
-func portsRecipe(router *gin.Engine) {
+// withoutPorts removes the ports from forwarded addresses, before the limiter. docs/guide.md links it.
+func withoutPorts(router *gin.Engine) {
 	router.Use(func(c *gin.Context) {
 		lines := c.Request.Header["X-Forwarded-For"] // or the header of TrustedPlatform
 		for i, line := range lines {
@@ -135,7 +136,7 @@ func TestClientsWhoseAddressesHavePortsHaveBuckets(t *testing.T) {
 		router := gin.New()
 		router.TrustedPlatform = platform
 		require.NoError(t, router.SetTrustedProxies([]string{"10.0.0.0/8"}))
-		portsRecipe(router)
+		withoutPorts(router)
 		router.Use(local(t).Handler("all", ginlimit.PerMinute(100)))
 		router.GET("/", func(c *gin.Context) { c.Status(http.StatusOK) })
 		clients := map[string]int{}

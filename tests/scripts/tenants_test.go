@@ -378,7 +378,7 @@ func TestBoundsThatWereEvicted(t *testing.T) {
 	limit, ok := bucket.New(bucket.Token, "b", 1000, 1000, 60_000)
 	require.True(t, ok)
 	tenants := []bucket.Tenant{{Name: ":a", Weight: 1}, {Name: ":b", Weight: 1}, {Name: ":c", Weight: 1}}
-	for _, totals := range []string{"", fmt.Sprint(4*bucket.MaxFinish, " 2 65536 60000"),
+	for _, totals := range []string{"", fmt.Sprint(int64(4*bucket.MaxFinish), " 2 65536 60000"),
 		"9007199254740990 1000 1 60000"} {
 		s := newSharedScript(t, source, limit)
 		require.Equal(t, []int64{5, 5}, s.take(t, 1, tenants[:2], []run{{0, 5}, {1, 5}}))
