@@ -66,7 +66,7 @@ func TestPageForAssistantsIsShort(t *testing.T) {
 func routesForAssistantsRecipe(router *gin.Engine, limiter *ginlimit.Limiter, answer gin.HandlerFunc) {
 	router.Use(limiter.Handler("all", ginlimit.PerMinute(300)))
 	router.GET("/search", limiter.Handler("search", ginlimit.PerSecond(10).WithBurst(20), ginlimit.PerHour(300)), answer)
-	codes := ginlimit.PerHour(5).WithAlgorithm(ginlimit.SlidingWindow) // 5 in any hour; PerHour(5) admits 10 in the first
+	codes := ginlimit.PerHour(5).WithAlgorithm(ginlimit.SlidingWindow) // 5 in any hour; PerHour(5) admits 10 in hour 1
 	router.POST("/codes", limiter.Handler("codes", codes), answer)
 }
 
@@ -101,7 +101,12 @@ func usageForAssistantsRecipe(router *gin.Engine, limiter *ginlimit.Limiter, ans
 	requests := must(limiter.Policy("requests", ginlimit.PerMinute(60), key))
 	tokens := must(limiter.Policy("tokens", ginlimit.PerMinute(90_000), key,
 		ginlimit.WithCost(func(c *gin.Context) int { return 1000 + int(c.Request.ContentLength)/4 }),
-		ginlimit.WithSettle(func(c *gin.Context) int { return c.GetInt("used") }))) // -1: the estimate stands
+		ginlimit.WithSettle(func(c *gin.Context) int {
+			if used, known := c.Get("used"); known {
+				return used.(int)
+			}
+			return -1 // unknown: the estimate stands. Not GetInt, whose 0 gives all back
+		})))
 	router.POST("/chat", ginlimit.AllOf(requests, tokens), answer)
 }
 
