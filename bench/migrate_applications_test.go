@@ -14,7 +14,7 @@ import (
 	"github.com/gin-gonic/gin"
 	"github.com/go-redis/redis_rate/v10"
 	"github.com/redis/go-redis/v9"
-	"github.com/ulule/limiter/v3"
+	ulule "github.com/ulule/limiter/v3"
 	ululegin "github.com/ulule/limiter/v3/drivers/middleware/gin"
 	ululeredis "github.com/ulule/limiter/v3/drivers/store/redis"
 
@@ -32,15 +32,15 @@ func oneLimiter(rdb redis.UniversalClient) (*ginlimit.Limiter, error) {
 }
 
 func ululeBefore(router *gin.Engine, rdb *redis.Client) error {
-	store, err := ululeredis.NewStoreWithOptions(rdb, limiter.StoreOptions{Prefix: "api"})
+	store, err := ululeredis.NewStoreWithOptions(rdb, ulule.StoreOptions{Prefix: "api"})
 	if err != nil {
 		return err
 	}
-	rate, err := limiter.NewRateFromFormatted("20-H")
+	rate, err := ulule.NewRateFromFormatted("20-H")
 	if err != nil {
 		return err
 	}
-	router.Use(ululegin.NewMiddleware(limiter.New(store, rate)))
+	router.Use(ululegin.NewMiddleware(ulule.New(store, rate)))
 	return nil
 }
 

@@ -15,9 +15,10 @@ import (
 
 // fault is what happens to Redis while requests are sent.
 type fault struct {
-	name  string
-	once  bool // it has no length
-	start func(context.Context, *site) error
+	name     string
+	once     bool // it has no length
+	harmless bool // no library decides otherwise, so the page has no row of it
+	start    func(context.Context, *site) error
 }
 
 // site is a Redis of one library's own, with a fault that has not begun.
@@ -38,16 +39,16 @@ func (s *site) close() {
 // faults are the rows of the tables.
 func faults() []fault {
 	return []fault{
-		{"frozen (SIGSTOP)", false, frozen},
-		{"replies lost", false, swallowed},
-		{"killed, started again empty", false, killed},
-		{"killed, a replica takes over", false, failedOver},
-		{"every connection cut once", true, cut},
-		{"replies 200 ms late", false, slow},
-		{"a script does not end (BUSY)", false, busy},
-		{"memory full (OOM)", false, full},
-		{"read-only replica (READONLY)", false, readOnly},
-		{"scripts flushed", true, flushed},
+		{"frozen (SIGSTOP)", false, false, frozen},
+		{"replies lost", false, false, swallowed},
+		{"killed, started again empty", false, false, killed},
+		{"killed, a replica takes over", false, false, failedOver},
+		{"every connection cut once", true, false, cut},
+		{"replies 200 ms late", false, false, slow},
+		{"a script does not end (BUSY)", false, false, busy},
+		{"memory full (OOM)", false, false, full},
+		{"read-only replica (READONLY)", false, false, readOnly},
+		{"scripts flushed", true, true, flushed},
 	}
 }
 

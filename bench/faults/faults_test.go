@@ -3,7 +3,9 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -101,18 +103,58 @@ func TestFigures(t *testing.T) {
 		{admitted: 2, allowed: 5, refused: 3, back: patience, took: times{time.Second, patience},
 			unasked: map[unasked]int{{503, false}: 1, {500, true}: 2, {}: 1}}}
 	var out strings.Builder
-	for _, table := range tables() {
-		table.write(&out, []string{"ginlimit", "peer"}, []row{{fault{name: "f"}, [][]outcome{ours, peer}}})
-	}
+	report(&out, []string{"ginlimit", "peer"}, []row{{fault{name: "f"}, [][]outcome{ours, peer}},
+		{fault{name: "harmless", harmless: true}, [][]outcome{ours, ours}}})
 	var rows []string
 	for line := range strings.Lines(out.String()) {
-		if strings.HasPrefix(line, "| f ") {
+		if strings.HasPrefix(line, "| f ") || strings.HasPrefix(line, "| harmless ") {
 			rows = append(rows, strings.TrimSpace(line))
 		}
 	}
-	require.Equal(t, []string{"| f | 7, 7, 1000 | **0**, **0**, 3000 | 0, 0 |",
-		`| f | 9; 1 | **4**; **0**: 500\*, none, 503 |`}, rows)
+	require.Equal(t, []string{
+		"| f | 7, 1000 | **0**, 3000 |",
+		`| f | 9; 1 | **4**; **0**: 500\*, none, 503 |`,
+		"| f | 7, 7 | **0**, **0** | 0, 0 |",
+		"| harmless | 7, 7 | 7, 7 | 0, 0 |",
+		"| harmless | 7, 1000 | 7, 1000 |",
+		"| harmless | 9; 1 | 9; 1 |"}, rows)
 	require.Contains(t, out.String(), "| Admitted, where 5 are allowed; refused below")
+}
+
+// TestThePageHasTheTablesThatAreWritten: all but the figures is as the program writes it.
+func TestThePageHasTheTablesThatAreWritten(t *testing.T) {
+	page, err := os.ReadFile("../README.md")
+	require.NoError(t, err)
+	var names []string
+	for _, c := range contestants() {
+		names = append(names, c.name)
+	}
+	var rows []row
+	for _, f := range faults() {
+		rows = append(rows, row{f, slices.Repeat([][]outcome{{{allowed: 510}}}, len(names))})
+	}
+	var out strings.Builder
+	report(&out, names, rows)
+	written := strings.Split(out.String(), "\n\n")
+	require.Greater(t, len(written), 2)
+	for _, table := range written[:2] {
+		header, _, _ := strings.Cut(table, "\n")
+		_, shown, found := strings.Cut(string(page), "\n"+header+"\n")
+		require.True(t, found, "bench/README.md has no table %s", header)
+		shown, _, _ = strings.Cut(shown, "\n\n")
+		require.Equal(t, withoutFigures(table), withoutFigures(header+"\n"+shown))
+	}
+}
+
+// withoutFigures returns a table's header, and the first cell and the number of cells of its rows.
+func withoutFigures(table string) (form []string) {
+	for i, line := range strings.Split(table, "\n") {
+		if cells := strings.Split(line, " | "); i > 1 {
+			line = fmt.Sprint(cells[0], len(cells))
+		}
+		form = append(form, line)
+	}
+	return form
 }
 
 // TestAFullRedis runs the program for a moment. Two peers fail; of one, clients see the error's text.

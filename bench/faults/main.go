@@ -90,8 +90,6 @@ func compare(ctx context.Context, o options, out, progress io.Writer) error {
 	for _, c := range o.contestants {
 		names = append(names, c.name)
 	}
-	for _, t := range tables() {
-		t.write(out, names, rows)
-	}
+	report(out, names, rows)
 	return nil
 }

@@ -20,29 +20,60 @@ type table struct {
 	figures []func(o outcome) float64 // the less, the better
 	text    func(o outcome, figure float64) string
 	rest    func(rounds, ours []outcome) string
-	free    int // how many figures requests without a limiter have too, in a column of their own
+	free    bool // requests without a limiter have a column too
 }
 
-// tables are written one after the other. Each has a row for each fault and a column for each library.
-func tables() []table {
-	const took = "Longest request, p99, and until Redis decides again, ms"
-	const admitted = "Admitted, where %d are allowed; refused below the limit: what clients see beside 200 and 429"
-	millis := func(_ outcome, ms float64) string {
-		if ms >= inMillis(patience) {
-			return fmt.Sprintf("> %.0f", inMillis(patience))
+// report writes the tables of ../README.md just as they stand there, and then what the page only mentions: the 99th
+// percentile, requests without a limiter, and faults that change no decision.
+func report(out io.Writer, names []string, rows []row) {
+	var shown, mentioned []row
+	for _, r := range rows {
+		if r.fault.harmless {
+			mentioned = append(mentioned, r)
+		} else {
+			shown = append(shown, r)
 		}
-		return fmt.Sprintf("%.0f", ms)
 	}
+	for _, t := range tables() {
+		t.write(out, names, shown)
+	}
+	percentiles().write(out, names, rows)
+	for _, t := range tables() {
+		t.write(out, names, mentioned)
+	}
+}
+
+// tables are those of the page. Each has a row for each fault and a column for each library.
+func tables() []table {
+	const took = "Longest request, and until Redis decides again, ms"
+	const admitted = "Admitted, where %d are allowed; refused below the limit: what clients see beside 200 and 429"
 	return []table{
 		{func(outcome) string { return took }, []func(outcome) float64{
-			func(o outcome) float64 { return inMillis(o.took.percentile(100)) },
-			func(o outcome) float64 { return inMillis(o.took.percentile(99)) },
+			longest,
 			func(o outcome) float64 { return inMillis(o.back) },
-		}, millis, nil, 2},
+		}, millis, nil, false},
 		{func(o outcome) string { return fmt.Sprintf(admitted, o.allowed) }, []func(outcome) float64{
 			func(o outcome) float64 { return float64(max(o.admitted-o.allowed, o.allowed-o.admitted)) },
-		}, func(o outcome, _ float64) string { return fmt.Sprint(o.admitted) }, refusals, 0},
+		}, func(o outcome, _ float64) string { return fmt.Sprint(o.admitted) }, refusals, false},
 	}
+}
+
+// percentiles is not on the page.
+func percentiles() table {
+	return table{func(outcome) string { return "Longest request, and at the 99th percentile, ms" },
+		[]func(outcome) float64{
+			longest,
+			func(o outcome) float64 { return inMillis(o.took.percentile(99)) },
+		}, millis, nil, true}
+}
+
+func longest(o outcome) float64 { return inMillis(o.took.percentile(100)) }
+
+func millis(_ outcome, ms float64) string {
+	if ms >= inMillis(patience) {
+		return fmt.Sprintf("> %.0f", inMillis(patience))
+	}
+	return fmt.Sprintf("%.0f", ms)
 }
 
 // refusals returns how many requests were refused below the limit, and what clients saw; "" is nothing.
@@ -67,7 +98,7 @@ func (t table) write(out io.Writer, names []string, rows []row) {
 		return
 	}
 	header := append([]string{t.title(rows[0].outcomes[0][0])}, names...)
-	if t.free > 0 {
+	if t.free {
 		header = append(header, "no limiter")
 	}
 	fmt.Fprintf(out, "| %s |\n|%s\n", strings.Join(header, " | "), strings.Repeat(" --- |", len(header)))
@@ -84,8 +115,8 @@ func (t table) write(out io.Writer, names []string, rows []row) {
 				free = append(free, outcome{took: o.free})
 			}
 		}
-		if t.free > 0 {
-			cells = append(cells, table{figures: t.figures[:t.free], text: t.text}.cell(free, free))
+		if t.free {
+			cells = append(cells, table{figures: t.figures, text: t.text}.cell(free, free))
 		}
 		fmt.Fprintf(out, "| %s |\n", strings.Join(cells, " | "))
 	}

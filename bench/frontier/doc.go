@@ -3,5 +3,5 @@
 //
 //	go test ./frontier -timeout 1h -args -all
 //
-// prints the table of the README and draws the picture of docs/articles/exactness.md. Without -all it tests a cell.
+// prints the table and draws the picture of docs/articles/exactness.md. Without -all it tests a cell.
 package frontier

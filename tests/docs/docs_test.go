@@ -298,7 +298,7 @@ func TestEveryPairIsTested(t *testing.T) {
 	section, _, _ = strings.Cut(section, "\n## ")
 	for line := range strings.Lines(section) {
 		cells := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), " | ")
-		if !strings.HasPrefix(line, "|") || strings.HasPrefix(line, "| ---") || strings.Contains(line, "| tests |") {
+		if !strings.HasPrefix(line, "|") || strings.HasPrefix(line, "|---") || strings.Contains(line, "| tests |") {
 			continue
 		}
 		if !assert.Len(t, cells, 3, "want three cells: %s", line) {

@@ -77,8 +77,8 @@ func TestHandlersThatFollowEachOtherCharge(t *testing.T) {
 
 func requestsAndTokensRecipe(router *gin.Engine, limiter *ginlimit.Limiter) {
 	key := ginlimit.WithKey(ginlimit.ByValue("api key"))
-	prompt := func(c *gin.Context) int { return int(c.Request.ContentLength) / 4 } // about four bytes a token
-	estimate := func(c *gin.Context) int { return prompt(c) + 1000 }               // and max_tokens
+	prompt := func(c *gin.Context) int { return int(min(c.Request.ContentLength, 1<<30)) / 4 } // about four bytes a token
+	estimate := func(c *gin.Context) int { return prompt(c) + 1000 }                           // and max_tokens
 	used := func(c *gin.Context) int {
 		if n, known := c.Get("used"); known {
 			return n.(int)

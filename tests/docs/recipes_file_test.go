@@ -3,6 +3,7 @@ package docs_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"log"
 	"net/http"
 	"net/http/httptest"
@@ -36,7 +37,9 @@ func limitsFileRecipe(router *gin.Engine, limiter *ginlimit.Limiter) {
 		defer check.Close()
 		for _, name := range []string{"things", "export"} {
 			if err == nil { // give it the policy's other options too
-				_, err = check.Policy(name, ginlimit.WithLimits(limits[name]...))
+				if _, err = check.Policy(name, ginlimit.WithLimits(limits[name]...)); err != nil {
+					err = fmt.Errorf("%s: %w", name, err)
+				}
 			}
 		}
 		if err == nil {

@@ -24,7 +24,8 @@ import (
 	"github.com/ginlimit/ginlimit/internal/testkit"
 )
 
-func tokenPlanRecipe(router *gin.Engine, limiter *ginlimit.Limiter) {
+// tokenPlan limits users by the plan in their token. docs/guide.md links it.
+func tokenPlan(router *gin.Engine, limiter *ginlimit.Limiter) {
 	type planKey struct{}
 	router.Use(func(c *gin.Context) { // after your middleware, which has checked the token and set "user" and "plan"
 		c.Request = c.Request.WithContext(context.WithValue(c.Request.Context(), planKey{}, c.GetString("plan")))
@@ -52,7 +53,7 @@ func TestPlansOfTokensTakeEffect(t *testing.T) {
 			c.Set("user", user)
 			c.Set("plan", plan)
 		})
-		tokenPlanRecipe(router, local(t))
+		tokenPlan(router, local(t))
 		router.GET("/v1/things", testkit.OK)
 		ask := func(token string) *httptest.ResponseRecorder {
 			return testkit.Get(router, "/v1/things", testkit.With("Authorization", "Bearer "+token))

@@ -55,7 +55,7 @@ func moneyRecipe(router *gin.Engine, limiter *ginlimit.Limiter) {
 		c.Set("spent", price(prompt(c), answer))
 	})
 	router.GET("/v1/budget", func(c *gin.Context) {
-		left, err := key.Status(c.Request.Context(), c.GetString("api key"))
+		left, err := key.Status(c.Request.Context(), c.GetString("api key")) // likewise of team
 		if err != nil {
 			_ = c.AbortWithError(ginlimit.ErrorStatus(err), err)
 			return

@@ -65,7 +65,7 @@ func TestMissingEvidenceIsFound(t *testing.T) {
 		"there is no run nothing":                {runs: []string{"nothing"}},
 		"has no table nothing":                   {table: &table{"rows", "tests/integration/faults_test.go", "nothing"}},
 	} {
-		_, err := all.item(a)
+		_, err := all.item(a, map[string]bool{})
 		require.ErrorContains(t, err, want)
 	}
 	for _, r := range runs {
@@ -80,6 +80,24 @@ func TestMissingEvidenceIsFound(t *testing.T) {
 		require.ErrorContains(t, err, "the run "+r.name+" is not recorded")
 		all.seen[r.name] = was
 	}
+}
+
+// TestFiguresOfARunAreToldOnce, then its name alone.
+func TestFiguresOfARunAreToldOnce(t *testing.T) {
+	t.Parallel()
+	all, told := repository(t), map[string]bool{}
+	a := attempt{what: "faults", runs: []string{"faults"}}
+	require.Regexp(t, "^- faults: \\d+ faults \\(`faults`\\)\n$", testkit.Must(all.item(a, told)))
+	require.Equal(t, "- faults: `faults`\n", testkit.Must(all.item(a, told)))
+}
+
+// TestDatesOfRuns names the runs only if they are of several days.
+func TestDatesOfRuns(t *testing.T) {
+	t.Parallel()
+	made := map[string][]string{"2026-02-01": {"`a`", "`b`"}}
+	require.Equal(t, "All are of 2026-02-01.\n", dates(made))
+	made["2026-01-31"] = []string{"`c`"}
+	require.Equal(t, "They are of:\n\n- 2026-01-31: `c`\n- 2026-02-01: `a`, `b`\n", dates(made))
 }
 
 // TestFiguresAreThoseThatARunPrints, and a run without some has failed.

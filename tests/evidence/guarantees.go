@@ -21,8 +21,9 @@ type table struct{ unit, file, name string }
 
 var guarantees = []guarantee{
 	{"The limit",
-		"Over any time t no more than burst + rate × t are admitted, by any number of processes; by a fixed window, no " +
-			"more than its limit in each window.",
+		"While Redis decides, no more than burst + rate × t are admitted in any time t, by any number of processes; by a " +
+			"fixed window, no more than its limit in each window. In an outage each process admits [its " +
+			"share](operations.md#faults) more.",
 		"Two decisions on one level, lost charges, clocks that differ, tokens that two processes hold.",
 		[]attempt{
 			{"any order of events, faults and clocks", []string{"tests/simulation TestSimulation"},
@@ -39,7 +40,8 @@ var guarantees = []guarantee{
 			{"traffic under which other designs leak", []string{"bench/frontier TestTheLimitIsKeptAndUsed"}, nil, nil},
 		}},
 	{"All or none",
-		"A denied request consumes nothing. Of several limits, and of all policies of `AllOf`, all are charged or none.",
+		"A denied request consumes nothing. Of several limits, and of all policies of `AllOf`, all are charged or none; what " +
+			"several servers took is given back.",
 		"A script that writes before it decides; a server that answers after another has denied.",
 		[]attempt{
 			{"policies on a cluster, disturbed", []string{"tests/integration TestSeveralPoliciesOnAClusterAreLinearizable",

@@ -11,8 +11,8 @@ import (
 const head = `# Evidence
 
 For whoever has to sign off that ginlimit may guard a service: each guarantee, what threatens it, what has tried to
-break it, and how much. %[1]sgo run ./tests/evidence%[1]s writes this page from the code and from what [runs](#runs) have
-seen, and a test compares: no figure is typed. A test is named if it fails once the guarantee is broken.
+break it, and how much. %[1]sgo run ./tests/evidence%[1]s writes this page from the code and from [runs](#runs): no figure
+is typed. Figures of a run stand where it is first named. Each test fails once the guarantee is broken.
 
 %[1]sgo run ./tests/evidence -check 1%[1]s runs the tests of guarantee 1, and %[1]s-check 0%[1]s all; some need
 redis-server. No test covers what an [eviction](operations.md#maxmemory) or a failover that loses writes admits, or who
@@ -22,19 +22,18 @@ redis-server. No test covers what an [eviction](operations.md#maxmemory) or a fa
 const runsHead = `
 ## Runs
 
-%[1]sgo run ./tests/evidence -record NAME%[1]s makes one again, by the command that it prints. These are of:
-
-`
+%[1]sgo run ./tests/evidence -record NAME%[1]s makes one again, by the command that it prints. `
 
 // write returns the page, or what is missing in the code or the records.
 func write(t *tree) (string, error) {
 	var b strings.Builder
 	fmt.Fprintf(&b, head, "`")
+	told := map[string]bool{}
 	for i, g := range guarantees {
 		fmt.Fprintf(&b, "\n## %d. %s\n\n%s\n\n%s\n\n", i+1, g.title, wrapped(g.says, ""),
 			wrapped("Threats: "+lower(g.breaks), ""))
 		for _, a := range g.tried {
-			item, err := t.item(a)
+			item, err := t.item(a, told)
 			if err != nil {
 				return "", fmt.Errorf("guarantee %d: %w", i+1, err)
 			}
@@ -50,10 +49,22 @@ func write(t *tree) (string, error) {
 		}
 		made[seen.Date] = append(made[seen.Date], "`"+r.name+"`")
 	}
-	for _, date := range slices.Sorted(maps.Keys(made)) {
+	b.WriteString(dates(made))
+	return b.String(), nil
+}
+
+// dates says when runs were made, by their names.
+func dates(made map[string][]string) string {
+	all := slices.Sorted(maps.Keys(made))
+	if len(all) == 1 {
+		return "All are of " + all[0] + ".\n"
+	}
+	var b strings.Builder
+	b.WriteString("They are of:\n\n")
+	for _, date := range all {
 		b.WriteString(wrapped("- "+date+": "+strings.Join(made[date], ", "), "  ") + "\n")
 	}
-	return b.String(), nil
+	return b.String()
 }
 
 // recorded returns what a run has seen, if that was by its command.
@@ -65,9 +76,11 @@ func (t *tree) recorded(r run) (seen, error) {
 	return s, nil
 }
 
-// item is that of an attempt: what it is, how much was tried, and the tests.
-func (t *tree) item(a attempt) (string, error) {
+// item is that of an attempt: what it is, how much was tried, and the tests. Of runs whose figures are told already it
+// has only the names.
+func (t *tree) item(a attempt, told map[string]bool) (string, error) {
 	parts := []string{a.what}
+	var ran []string
 	for _, name := range a.runs {
 		i := slices.IndexFunc(runs, func(r run) bool { return r.name == name })
 		if i < 0 {
@@ -77,7 +90,15 @@ func (t *tree) item(a attempt) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		parts = append(parts, fmt.Sprintf("%s (`%s`)", runs[i].tell(seen), name))
+		text := "`" + name + "`"
+		if !told[name] {
+			text = fmt.Sprintf("%s (%s)", runs[i].tell(seen), text)
+		}
+		told[name] = true
+		ran = append(ran, text)
+	}
+	if ran != nil {
+		parts = append(parts, strings.Join(ran, ", "))
 	}
 	if a.table != nil {
 		rows, err := t.rows(a.table.file, a.table.name)
