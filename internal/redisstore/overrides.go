@@ -14,7 +14,7 @@ import (
 
 // Overrides keeps the overrides of a prefix in Redis.
 type Overrides struct {
-	rdb       redis.UniversalClient
+	rdb       sender
 	keys      []string
 	processes string // the key of what each process has published
 	change    script
@@ -29,12 +29,17 @@ func NewOverrides(rdb redis.UniversalClient, prefix string) *Overrides {
 // replyTimeout is how long a command about overrides or policies waits for its reply, which may be long.
 const replyTimeout = time.Second
 
-// newUnhooked returns a client for commands that no request waits for: hooks of a client of one server do not see them.
-func newUnhooked(rdb redis.UniversalClient) redis.UniversalClient {
-	if one, ok := rdb.(*redis.Client); ok && one != nil {
-		return newBounded(one, replyTimeout)
+// newUnhooked returns what sends commands that no request waits for: hooks of a client of one server do not see them.
+func newUnhooked(rdb redis.UniversalClient) sender {
+	one, ok := rdb.(*redis.Client)
+	if !ok || one == nil {
+		return rdb
 	}
-	return rdb
+	bounded := newBounded(one, replyTimeout)
+	if bounded == one {
+		return rdb
+	}
+	return behindHooks(bounded, bounded)
 }
 
 // Look returns the stamp of the last change of overrides, or "" if there are none, and whether a publication is there.
