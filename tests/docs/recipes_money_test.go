@@ -324,8 +324,10 @@ func warnAt80(rdb redis.UniversalClient, warn func(client string, of ginlimit.Li
 		}
 		go func() { // an observer must not block
 			defer func() { <-underWay }()
-			key := "warned:" + e.Name + ":" + client
-			if first, err := rdb.SetNX(context.WithoutCancel(ctx), key, 1, e.ResetAfter).Result(); err == nil && first {
+			end := time.Now().Add(e.ResetAfter).Round(time.Minute).UTC()
+			key := ginlimit.Key("warned", end.Format(time.RFC3339), client)
+			first, err := rdb.SetNX(context.WithoutCancel(ctx), key, 1, e.ResetAfter+time.Hour).Result()
+			if err == nil && first {
 				warn(client, e.Limit)
 			}
 		}()
@@ -411,6 +413,25 @@ func TestAClientIsWarnedOnceAMonth(t *testing.T) {
 			now := time.Now()
 			time.Sleep(time.Until(time.Date(now.Year(), now.Month()+1, 1, 0, 0, 0, 0, time.UTC)))
 		}
+	})
+}
+
+// TestClocksThatDifferWarnOnce: the host of one process is three seconds behind.
+func TestClocksThatDifferWarnOnce(t *testing.T) {
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		var w warnings
+		observe := warnAt80(b.Connect(t), w.send)
+		e := ginlimit.Event{Name: "month", Allowed: true, Remaining: 100,
+			Limit: ginlimit.PerCalendar(1000, ginlimit.CalendarMonth(nil, 1))}
+		end := time.Date(2000, 2, 1, 0, 0, 0, 0, time.UTC)
+		time.Sleep(time.Until(end) - time.Second)
+		e.ResetAfter = time.Second
+		observe(t.Context(), e, "Ann")
+		w.requireSent(t, "Ann 1000/month")
+		time.Sleep(2 * time.Second)
+		e.ResetAfter = 2 * time.Second // by the clock that is behind
+		observe(t.Context(), e, "Ann")
+		w.requireSent(t)
 	})
 }
 
