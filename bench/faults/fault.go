@@ -48,7 +48,7 @@ func faults() []fault {
 		{"a script does not end (BUSY)", false, false, busy},
 		{"memory full (OOM)", false, false, full},
 		{"read-only replica (READONLY)", false, false, readOnly},
-		{"scripts flushed", true, true, flushed},
+		{name: "scripts flushed", once: true, harmless: true, start: flushed},
 	}
 }
 

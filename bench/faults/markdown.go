@@ -101,7 +101,7 @@ func (t table) write(out io.Writer, names []string, rows []row) {
 	if t.free {
 		header = append(header, "no limiter")
 	}
-	fmt.Fprintf(out, "| %s |\n|%s\n", strings.Join(header, " | "), strings.Repeat(" --- |", len(header)))
+	fmt.Fprintf(out, "| %s |\n|%s\n", strings.Join(header, " | "), strings.Repeat("---|", len(header)))
 	for _, r := range rows {
 		cells := []string{r.fault.name}
 		var free []outcome

@@ -42,7 +42,7 @@ func markdown(order []string, measured map[string]map[cell]figures, promises map
 	var text bytes.Buffer
 	fmt.Fprintln(&text, "| design | promise | above it at most, %: 2, 10, 100 processes | used at least, % | "+
 		"without what leases keep, % | calls per decision |")
-	fmt.Fprintln(&text, "| --- | --- | --- | --- | --- | --- |")
+	fmt.Fprintln(&text, "|---|---|---|---|---|---|")
 	for _, name := range order {
 		fmt.Fprintf(&text, "| %s | %s ", name, promises[name])
 		all := rows(name, measured[name])

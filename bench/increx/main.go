@@ -90,9 +90,9 @@ func compare(ctx context.Context, o options, out, progress io.Writer) error {
 
 // print writes the table: the median and the middle half of the rounds.
 func print(out io.Writer, all []contestant, costs [][]float64) {
-	head, line := "| Redis CPU, µs per decision |", "| --- |"
+	head, line := "| Redis CPU, µs per decision |", "|---|"
 	for _, s := range situations {
-		head, line = head+" "+s.name+" |", line+" --- |"
+		head, line = head+" "+s.name+" |", line+"---|"
 	}
 	fmt.Fprintf(out, "%s\n%s\n", head, line)
 	for j, c := range all {

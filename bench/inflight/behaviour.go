@@ -53,7 +53,7 @@ func behave(ctx context.Context, server *redisserver.Server, systems []system, o
 			return fmt.Errorf("%s: %w", s.name, err)
 		}
 	}
-	fmt.Fprintf(out, "\n| %s |\n|%s\n", strings.Join(names, " | "), strings.Repeat(" --- |", len(names)))
+	fmt.Fprintf(out, "\n| %s |\n|%s\n", strings.Join(names, " | "), strings.Repeat("---|", len(names)))
 	for i, row := range rows {
 		fmt.Fprintf(out, "| %s | %s |\n", row.name, strings.Join(cells[i], " | "))
 	}

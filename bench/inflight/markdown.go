@@ -21,7 +21,7 @@ var columns = []string{"situation", "system", "µs per request", "÷ ginlimit's"
 // add writes a row for each system in a situation.
 func (t *table) add(s situation, found []result) {
 	if !t.started {
-		fmt.Fprintf(t.out, "| %s |\n|%s\n", strings.Join(columns, " | "), strings.Repeat(" --- |", len(columns)))
+		fmt.Fprintf(t.out, "| %s |\n|%s\n", strings.Join(columns, " | "), strings.Repeat("---|", len(columns)))
 		t.started = true
 	}
 	for i, r := range found {

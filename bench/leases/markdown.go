@@ -23,7 +23,7 @@ func newTable(out io.Writer) *table { return &table{out: out} }
 // add writes the row of a situation. A cell has the figure with leases, and then the one without.
 func (t *table) add(s situation, with, without []round) {
 	if !t.started {
-		fmt.Fprintf(t.out, "| %s |\n|%s\n", strings.Join(columns, " | "), strings.Repeat(" --- |", len(columns)))
+		fmt.Fprintf(t.out, "| %s |\n|%s\n", strings.Join(columns, " | "), strings.Repeat("---|", len(columns)))
 		t.started = true
 	}
 	both := func(digits int, f func(round) float64) string {

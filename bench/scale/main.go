@@ -190,7 +190,7 @@ func main() {
 		names, what, counts = names[:2], "limiters", []int{1, 10, 40}
 	}
 	fmt.Printf("| | %s | decisions, ratio | calls per decision | Redis CPU | CPU of the processes |\n", what)
-	fmt.Println("| --- | --- | --- | --- | --- | --- |")
+	fmt.Println("|---|---|---|---|---|---|")
 	for _, scene := range names {
 		found := map[int][4][]float64{}
 		for range rounds { // in turns

@@ -22,7 +22,7 @@ var columns = []string{"callers", "tenants", "denied", "µs, without shares", "w
 // add writes the row of a situation.
 func (t *table) add(s situation, with, without []round) {
 	if !t.started {
-		fmt.Fprintf(t.out, "| %s |\n|%s\n", strings.Join(columns, " | "), strings.Repeat(" --- |", len(columns)))
+		fmt.Fprintf(t.out, "| %s |\n|%s\n", strings.Join(columns, " | "), strings.Repeat("---|", len(columns)))
 		t.started = true
 	}
 	middle := func(rounds []round, digits int, figure func(round) float64) string {

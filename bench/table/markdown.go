@@ -63,7 +63,7 @@ func (t *table) row(columns, cells []string) {
 		if len(t.header) > 0 {
 			fmt.Fprintln(t.out)
 		}
-		fmt.Fprintf(t.out, "| %s |\n|%s\n", strings.Join(columns, " | "), strings.Repeat(" --- |", len(columns)))
+		fmt.Fprintf(t.out, "| %s |\n|%s\n", strings.Join(columns, " | "), strings.Repeat("---|", len(columns)))
 		t.header = columns
 	}
 	fmt.Fprintf(t.out, "| %s |\n", strings.Join(cells, " | "))

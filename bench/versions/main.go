@@ -65,7 +65,7 @@ func run(ctx context.Context, base, only string, rounds int, check bool) error {
 		defer all[i].close()
 	}
 	fmt.Println("| | its µs | µs | ÷ its | ÷ its twin's | allocations |")
-	fmt.Println("| --- | --- | --- | --- | --- | --- |")
+	fmt.Println("|---|---|---|---|---|---|")
 	worse := 0
 	for _, s := range situations {
 		if !pattern.MatchString(s.name) {

@@ -76,9 +76,9 @@ func (s *staleConns) closeIdle(rdb *redis.Client) {
 			return
 		}
 	}
-	isNew := false
+	isNew := false // pipelines may have a pool of their own, which is empty once a connection is new
 	rdb.Options().OnConnect = func(context.Context, *redis.Conn) error { isNew = true; return nil }
-	for range rdb.Options().PoolSize { // pipelines may have a pool of their own, which is empty once a connection is new
+	for range maxIdlePipelines {
 		pipe := rdb.Pipeline()
 		_ = pipe.Process(ctx, newUnsendable(ctx))
 		if _, err := pipe.Exec(ctx); isNew || !errors.Is(err, errUnsendable) {
@@ -94,6 +94,9 @@ func withoutHooks(rdb *redis.Client, timeout time.Duration) *redis.Client {
 	rdb.Options().Limiter = nil
 	return rdb
 }
+
+// maxIdlePipelines bounds how many connections of pipelines are closed in one go.
+const maxIdlePipelines = 1024
 
 const errUnsendable = fault("the connection is to be closed")
 

@@ -124,6 +124,22 @@ func TestReadmeIsReadInOnePass(t *testing.T) {
 	}
 }
 
+// TestDocumentsAreShort: somebody reads them. Articles, which stand for themselves, have a length of their own.
+func TestDocumentsAreShort(t *testing.T) {
+	t.Parallel()
+	words := func(document string) int { return len(strings.Fields(testkit.Read(t, document))) }
+	all := 0
+	for _, document := range documents(t) {
+		if strings.Contains(filepath.ToSlash(document), "docs/articles/") {
+			assert.InDelta(t, 1200, words(document), 60, document)
+		} else {
+			all += words(document)
+		}
+	}
+	assert.LessOrEqual(t, words("README.md"), 1500)
+	assert.LessOrEqual(t, all, 22_500)
+}
+
 // TestLogLinesAreDocumented compares docs/operations.md with what the package writes.
 func TestLogLinesAreDocumented(t *testing.T) {
 	t.Parallel()

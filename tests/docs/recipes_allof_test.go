@@ -77,8 +77,10 @@ func TestHandlersThatFollowEachOtherCharge(t *testing.T) {
 
 func requestsAndTokensRecipe(router *gin.Engine, limiter *ginlimit.Limiter) {
 	key := ginlimit.WithKey(ginlimit.ByValue("api key"))
-	prompt := func(c *gin.Context) int { return int(min(c.Request.ContentLength, 1<<30)) / 4 } // about four bytes a token
-	estimate := func(c *gin.Context) int { return prompt(c) + 1000 }                           // and max_tokens
+	prompt := func(c *gin.Context) int { // about four bytes a token; a body without a length counts as 256 KiB
+		return int(min(uint64(c.Request.ContentLength), 1<<18) / 4)
+	}
+	estimate := func(c *gin.Context) int { return prompt(c) + 1000 } // and max_tokens
 	used := func(c *gin.Context) int {
 		if n, known := c.Get("used"); known {
 			return n.(int)
@@ -158,7 +160,14 @@ func TestAStreamThatIsCutIsCharged(t *testing.T) {
 		}
 		require.Equal(t, 10, served)
 		key := ginlimit.WithKey(ginlimit.ByValue("api key"))
-		remaining(t, must(other.Policy("tokens", ginlimit.PerMinute(90_000), key)), "a", 90_000-10*8900)
+		tokens := must(other.Policy("tokens", ginlimit.PerMinute(90_000), key))
+		remaining(t, tokens, "a", 90_000-10*8900)
+
+		chunked := httptest.NewRequest(http.MethodPost, "/v1/chat", nil)
+		chunked.Header.Set("api key", "b")
+		chunked.ContentLength = -1
+		router.ServeHTTP(cutWriter{httptest.NewRecorder()}, chunked)
+		remaining(t, tokens, "b", 90_000-1<<16-1)
 	})
 }
 

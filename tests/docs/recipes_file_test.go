@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/signal"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -72,6 +73,9 @@ func limitsFileRecipe(router *gin.Engine, limiter *ginlimit.Limiter) {
 // processes, and keeps the buckets. A wrong file changes nothing and is logged. It runs alone, as it has a folder, a
 // log and a signal of the process.
 func TestLimitsOfAFileChangeWhileRunning(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("there is no SIGHUP")
+	}
 	t.Chdir(t.TempDir())
 	var lines testkit.Buffer
 	writer := log.Writer()

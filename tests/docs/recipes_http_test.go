@@ -28,11 +28,12 @@ import (
 // Functions of docs/guide.md that stand beside main: around handlers that are not Gin's, and for what a handler
 // reserves.
 
-func adapt(limit gin.HandlerFunc) func(http.Handler) http.Handler {
+func adapt(limits ...gin.HandlerFunc) func(http.Handler) http.Handler {
 	return func(next http.Handler) http.Handler {
 		engine := gin.New()               // without Recovery: panics are your server's
 		_ = engine.SetTrustedProxies(nil) // or the networks of your proxies
-		engine.NoRoute(limit, func(c *gin.Context) {
+		engine.Use(limits...)
+		engine.NoRoute(func(c *gin.Context) {
 			c.Status(http.StatusOK) // not 404
 			next.ServeHTTP(c.Writer, c.Request)
 			c.Writer.WriteHeaderNow() // or Gin gives an empty 404 a body

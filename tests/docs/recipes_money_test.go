@@ -27,8 +27,10 @@ func moneyRecipe(router *gin.Engine, limiter *ginlimit.Limiter) {
 	price := func(prompt, answer int) int { // $1.25 and $10 for a million tokens, rounded up
 		return (prompt*1_250_000 + answer*10_000_000 + 999_999) / 1_000_000
 	}
-	prompt := func(c *gin.Context) int { return int(min(c.Request.ContentLength, 1<<30)) / 4 } // about 4 bytes a token
-	estimate := ginlimit.WithCost(func(c *gin.Context) int { return price(prompt(c), 1000) })  // and max_tokens
+	prompt := func(c *gin.Context) int { // about 4 bytes a token; a body without a length counts as 64 MiB
+		return int(min(uint64(c.Request.ContentLength), 1<<26) / 4)
+	}
+	estimate := ginlimit.WithCost(func(c *gin.Context) int { return price(prompt(c), 1000) }) // and max_tokens
 	spent := ginlimit.WithSettle(func(c *gin.Context) int {
 		if n, known := c.Get("spent"); known {
 			return n.(int)
@@ -46,13 +48,13 @@ func moneyRecipe(router *gin.Engine, limiter *ginlimit.Limiter) {
 	}
 	key, team := budget("api key", 1), budget("team", 4) // both values are set by your authentication
 	router.POST("/v1/complete", ginlimit.AllOf(key, team), func(c *gin.Context) {
-		model := func(prompt int) (answer int, err error) { return prompt / 10, c.Request.Context().Err() } // yours
-		answer, err := model(prompt(c))
+		model := func() (in, out int, err error) { return prompt(c), prompt(c) / 10, c.Request.Context().Err() } // yours
+		in, out, err := model()
 		if err != nil {
 			c.Status(http.StatusBadGateway)
 			return
 		}
-		c.Set("spent", price(prompt(c), answer))
+		c.Set("spent", price(in, out)) // as the model says, not the estimate
 	})
 	router.GET("/v1/budget", func(c *gin.Context) {
 		left, err := key.Status(c.Request.Context(), c.GetString("api key")) // likewise of team
@@ -144,6 +146,9 @@ func TestTheBudgetThatIsUsedUpDenies(t *testing.T) {
 		require.Equal(t, denial{"api key budget", "12000000/5h fixed-window", "never", 12 * dollar},
 			requireDenied(t, never))
 		require.Empty(t, never.Header().Values("Retry-After"))
+		chunked := send(router, http.MethodPost, "/v1/complete", testkit.With("api key", "a"), testkit.With("team", "red"),
+			func(r *http.Request) { r.ContentLength = -1 })
+		require.Equal(t, "never", requireDenied(t, chunked).Cause, "a prompt without a length is not free")
 		require.Equal(t, less(0), left(t, router, "a"))
 
 		var served [3]int // by five hours, the week and the month
@@ -319,8 +324,10 @@ func warnAt80(rdb redis.UniversalClient, warn func(client string, of ginlimit.Li
 		}
 		go func() { // an observer must not block
 			defer func() { <-underWay }()
-			key := "warned:" + e.Name + ":" + client
-			if first, err := rdb.SetNX(context.WithoutCancel(ctx), key, 1, e.ResetAfter).Result(); err == nil && first {
+			end := time.Now().Add(e.ResetAfter).Round(time.Minute).UTC()
+			key := ginlimit.Key("warned", end.Format(time.RFC3339), client)
+			first, err := rdb.SetNX(context.WithoutCancel(ctx), key, 1, e.ResetAfter+time.Hour).Result()
+			if err == nil && first {
 				warn(client, e.Limit)
 			}
 		}()
@@ -406,6 +413,25 @@ func TestAClientIsWarnedOnceAMonth(t *testing.T) {
 			now := time.Now()
 			time.Sleep(time.Until(time.Date(now.Year(), now.Month()+1, 1, 0, 0, 0, 0, time.UTC)))
 		}
+	})
+}
+
+// TestClocksThatDifferWarnOnce: the host of one process is three seconds behind.
+func TestClocksThatDifferWarnOnce(t *testing.T) {
+	testkit.InBubble(t, func(t *testing.T, b *testkit.Bubble) {
+		var w warnings
+		observe := warnAt80(b.Connect(t), w.send)
+		e := ginlimit.Event{Name: "month", Allowed: true, Remaining: 100,
+			Limit: ginlimit.PerCalendar(1000, ginlimit.CalendarMonth(nil, 1))}
+		end := time.Date(2000, 2, 1, 0, 0, 0, 0, time.UTC)
+		time.Sleep(time.Until(end) - time.Second)
+		e.ResetAfter = time.Second
+		observe(t.Context(), e, "Ann")
+		w.requireSent(t, "Ann 1000/month")
+		time.Sleep(2 * time.Second)
+		e.ResetAfter = 2 * time.Second // by the clock that is behind
+		observe(t.Context(), e, "Ann")
+		w.requireSent(t)
 	})
 }
 

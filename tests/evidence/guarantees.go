@@ -23,7 +23,7 @@ var guarantees = []guarantee{
 	{"The limit",
 		"While Redis decides, no more than burst + rate × t are admitted in any time t, by any number of processes; by a " +
 			"fixed window, no more than its limit in each window. In an outage each process admits [its " +
-			"share](operations.md#faults) more.",
+			"share](operations.md#faults) more, by default, and one that starts then the whole limit.",
 		"Two decisions on one level, lost charges, clocks that differ, tokens that two processes hold.",
 		[]attempt{
 			{"any order of events, faults and clocks", []string{"tests/simulation TestSimulation"},

@@ -122,7 +122,7 @@ func TestTable(t *testing.T) {
 	for _, b := range perBusy {
 		fmt.Fprintf(&table, " %d |", b)
 	}
-	table.WriteString("\n| --- | --- |" + strings.Repeat(" --- |", len(perBusy)) + "\n")
+	table.WriteString("\n|---|---|" + strings.Repeat("---|", len(perBusy)) + "\n")
 	for _, r := range rules {
 		for _, n := range greedy {
 			fmt.Fprintf(&table, "| %s | %d |", r.name, n)
@@ -148,7 +148,7 @@ func TestTable(t *testing.T) {
 	}
 	table.WriteString("\n| rule | alone, burst 64 | 1,000 and 150 tries a second, burst 64 " +
 		"| 20 of 200 to 1,000 tries a second, burst 20 |\n" +
-		"| --- | --- | --- | --- |\n")
+		"|---|---|---|---|\n")
 	for _, r := range rules {
 		alone, two := zeal(t, r, 64, 1, idle), zeal(t, r, 64, 1, 7)
 		many := zeal(t, r, 20, slices.Repeat([]int{1, 2, 3, 4, 5}, 4)...)
