@@ -5,7 +5,6 @@ import (
 	"net"
 	"reflect"
 	"runtime"
-	"slices"
 	"strings"
 	"time"
 
@@ -54,13 +53,8 @@ func newSender(rdb redis.UniversalClient, timeout time.Duration) sender {
 	if bounded == one {
 		return rdb
 	}
-	return behindHooks(one, bounded)
-}
-
-// behindHooks returns what sends commands through a copy of a client, behind the client's hooks.
-func behindHooks(rdb, copy *redis.Client) sender {
-	conn := rdb.Conn()
-	conn.AddHook(boundedHook{copy})
+	conn := one.Conn()
+	conn.AddHook(boundedHook{bounded})
 	return conn
 }
 
@@ -76,25 +70,13 @@ func (h boundedHook) ProcessHook(redis.ProcessHook) redis.ProcessHook { return h
 // ProcessPipelineHook implements [redis.Hook].
 func (h boundedHook) ProcessPipelineHook(redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
-		err := h.exec(ctx, cmds)
-		if err != nil && !IsErrorReply(err) && !slices.ContainsFunc(cmds, redis.Cmder.NoRetry) {
-			err = h.exec(ctx, cmds) // the connection may have been cut while it was idle
+		pipe := h.copy.Pipeline()
+		for _, cmd := range cmds {
+			_ = pipe.Process(ctx, cmd)
 		}
+		_, err := pipe.Exec(ctx)
 		return err
 	}
-}
-
-// exec sends a pipeline on a connection that single commands use too. Since go-redis 9.23 a client's pipelines have a
-// pool of their own. Decisions are too short for a slow handshake, so they need connections that others have made.
-func (h boundedHook) exec(ctx context.Context, cmds []redis.Cmder) error {
-	conn := h.copy.Conn()
-	defer conn.Close()
-	pipe := conn.Pipeline()
-	for _, cmd := range cmds {
-		_ = pipe.Process(ctx, cmd)
-	}
-	_, err := pipe.Exec(ctx)
-	return err
 }
 
 // endsWithContext reports whether every call of a client with these options ends when its context

@@ -3,7 +3,6 @@ package redisstore
 import (
 	"context"
 	"net"
-	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -27,24 +26,17 @@ func (c *slowHandshake) Read(p []byte) (int, error) {
 
 const decisionTime = 50 * time.Millisecond
 
-// slowServer is a client of a server with slow handshakes, and all of its connections.
-func slowServer(t *testing.T) (rdb *redis.Client, conns func() []net.Conn) {
-	mini, mu, all := miniredis.NewMiniRedis(), sync.Mutex{}, []net.Conn(nil)
+// slowServer returns a client of a server with slow handshakes.
+func slowServer(t *testing.T) *redis.Client {
+	mini := miniredis.NewMiniRedis()
 	t.Cleanup(mini.Close)
-	rdb = redis.NewClient(&redis.Options{Addr: "127.0.0.1:6379",
+	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:6379",
 		Dialer: func(context.Context, string, string) (net.Conn, error) {
 			conn, err := mini.Dial()
-			mu.Lock()
-			defer mu.Unlock()
-			all = append(all, conn)
 			return &slowHandshake{Conn: conn}, err
 		}})
 	t.Cleanup(func() { require.NoError(t, rdb.Close()) })
-	return rdb, func() []net.Conn {
-		mu.Lock()
-		defer mu.Unlock()
-		return slices.Clone(all)
-	}
+	return rdb
 }
 
 // TestDecisionsUseConnectionsThatOthersHaveMade: a decision is too short for a slow handshake, but a look for
@@ -64,7 +56,7 @@ func TestDecisionsUseConnectionsThatOthersHaveMade(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				rdb, _ := slowServer(t)
+				rdb := slowServer(t)
 				s := New(rdb, Config{Timeout: decisionTime})
 				t.Cleanup(s.Close)
 				decides := func() error {
@@ -81,29 +73,4 @@ func TestDecisionsUseConnectionsThatOthersHaveMade(t *testing.T) {
 			})
 		})
 	}
-}
-
-// TestAPipelineIsSentAgainIfItMayBe: its connection may have been cut while it was idle.
-func TestAPipelineIsSentAgainIfItMayBe(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		rdb, conns := slowServer(t)
-		sends := newUnhooked(rdb)
-		for _, row := range []struct {
-			cmd  redis.Cmder
-			want require.ErrorAssertionFunc
-		}{
-			{redis.NewStatusCmd(t.Context(), "ping"), require.NoError},
-			{redis.NewStatusCmd(t.Context(), "ping"), require.NoError},
-			{&command{Cmder: redis.NewStatusCmd(t.Context(), "ping")}, require.Error},
-		} {
-			pipe := sends.Pipeline()
-			send(t.Context(), pipe, row.cmd)
-			_, err := pipe.Exec(t.Context())
-			row.want(t, err)
-			for _, conn := range conns() {
-				_ = conn.Close()
-			}
-		}
-	})
 }

@@ -9,12 +9,13 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/ginlimit/ginlimit/internal/goroutine"
 	"github.com/ginlimit/ginlimit/internal/wire"
 )
 
 // Overrides keeps the overrides of a prefix in Redis.
 type Overrides struct {
-	rdb       sender
+	rdb       redis.UniversalClient
 	keys      []string
 	processes string // the key of what each process has published
 	change    script
@@ -29,30 +30,33 @@ func NewOverrides(rdb redis.UniversalClient, prefix string) *Overrides {
 // replyTimeout is how long a command about overrides or policies waits for its reply, which may be long.
 const replyTimeout = time.Second
 
-// newUnhooked returns what sends commands that no request waits for: hooks of a client of one server do not see them.
-func newUnhooked(rdb redis.UniversalClient) sender {
-	one, ok := rdb.(*redis.Client)
-	if !ok || one == nil {
-		return rdb
+// newUnhooked returns a client for commands that no request waits for: hooks of a client of one server do not see them.
+func newUnhooked(rdb redis.UniversalClient) redis.UniversalClient {
+	if one, ok := rdb.(*redis.Client); ok && one != nil {
+		return newBounded(one, replyTimeout)
 	}
-	bounded := newBounded(one, replyTimeout)
-	if bounded == one {
-		return rdb
-	}
-	return behindHooks(bounded, bounded)
+	return rdb
 }
 
 // Look returns the stamp of the last change of overrides, or "" if there are none, and whether a publication is there.
+// It asks for one by a command and at the same time for the other by a pipeline, as clients may have connections of
+// their own for pipelines, such as go-redis' from 9.23 on: a decision may be too short for a slow handshake, and uses
+// what Look has made.
 func (o *Overrides) Look(ctx context.Context, publication string) (stamp string, isThere bool, err error) {
-	pipe := o.rdb.Pipeline()
-	found := send(ctx, pipe, redis.NewStringCmd(ctx, "hget", o.keys[0], wire.OverrideStamp))
-	if publication == "" {
-		_, err = pipe.Exec(ctx)
-		return found.Val(), false, orNil(err)
+	found := redis.NewStringCmd(ctx, "hget", o.keys[0], wire.OverrideStamp)
+	var other redis.Cmder = redis.NewFloatCmd(ctx, "zscore", o.processes, publication)
+	if publication == "" { // the process has published nothing yet, or may not
+		other = redis.NewStringCmd(ctx, "hget", o.keys[0], wire.OverrideStamp)
 	}
-	seen := send(ctx, pipe, redis.NewFloatCmd(ctx, "zscore", o.processes, publication))
-	_, _ = pipe.Exec(ctx) // the commands have its error
-	return found.Val(), seen.Err() == nil, errors.Join(orNil(found.Err()), orNil(seen.Err()))
+	seen := goroutine.Isolate(func() (struct{}, error) { // a function of the client may panic
+		pipe := o.rdb.Pipeline()
+		_ = send(ctx, pipe, other)
+		_, _ = pipe.Exec(ctx) // the command has its error
+		return struct{}{}, other.Err()
+	})
+	stamp, err = send(ctx, o.rdb, found).Result()
+	score := (<-seen).Err
+	return stamp, publication != "" && score == nil, errors.Join(orNil(err), orNil(score))
 }
 
 // orNil returns an error, or nil if it says that there is nothing.

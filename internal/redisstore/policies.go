@@ -11,7 +11,7 @@ import (
 
 // Policies keeps the policies that are published under a prefix in Redis.
 type Policies struct {
-	rdb     sender
+	rdb     redis.UniversalClient
 	keys    []string
 	publish script
 }

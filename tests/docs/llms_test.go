@@ -102,7 +102,7 @@ func usageForAssistantsRecipe(router *gin.Engine, limiter *ginlimit.Limiter, ans
 	key := ginlimit.WithKey(ginlimit.ByValue("api key"))
 	requests := must(limiter.Policy("requests", ginlimit.PerMinute(60), key))
 	tokens := must(limiter.Policy("tokens", ginlimit.PerMinute(90_000), key,
-		ginlimit.WithCost(func(c *gin.Context) int { return 1000 + int(min(uint64(c.Request.ContentLength), 1<<18)/4) }),
+		ginlimit.WithCost(func(c *gin.Context) int { return 1000 + int(min(uint64(c.Request.ContentLength), 1<<30)/4) }),
 		ginlimit.WithSettle(func(c *gin.Context) int {
 			if used, known := c.Get("used"); known {
 				return used.(int)

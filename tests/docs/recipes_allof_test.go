@@ -77,8 +77,8 @@ func TestHandlersThatFollowEachOtherCharge(t *testing.T) {
 
 func requestsAndTokensRecipe(router *gin.Engine, limiter *ginlimit.Limiter) {
 	key := ginlimit.WithKey(ginlimit.ByValue("api key"))
-	prompt := func(c *gin.Context) int { // about four bytes a token; a body without a length counts as 256 KiB
-		return int(min(uint64(c.Request.ContentLength), 1<<18) / 4)
+	prompt := func(c *gin.Context) int { // about four bytes a token; a body without a length is too long
+		return int(min(uint64(c.Request.ContentLength), 1<<30) / 4)
 	}
 	estimate := func(c *gin.Context) int { return prompt(c) + 1000 } // and max_tokens
 	used := func(c *gin.Context) int {
@@ -166,8 +166,10 @@ func TestAStreamThatIsCutIsCharged(t *testing.T) {
 		chunked := httptest.NewRequest(http.MethodPost, "/v1/chat", nil)
 		chunked.Header.Set("api key", "b")
 		chunked.ContentLength = -1
-		router.ServeHTTP(cutWriter{httptest.NewRecorder()}, chunked)
-		remaining(t, tokens, "b", 90_000-1<<16-1)
+		denied := httptest.NewRecorder()
+		router.ServeHTTP(denied, chunked)
+		require.Equal(t, http.StatusTooManyRequests, denied.Code, "a prompt without a length is not free")
+		remaining(t, tokens, "b", 90_000)
 	})
 }
 

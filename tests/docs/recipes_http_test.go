@@ -82,7 +82,7 @@ func TestAdaptedHandlersAnswerAsTheyWould(t *testing.T) {
 		"204":                 func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) },
 		"500":                 func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "fault", 500) },
 		"a status twice":      func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "a"); w.WriteHeader(500) },
-		"a redirect":          func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/else", 302) },
+		"a redirect":          func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/else", http.StatusFound) },
 		"a field":             func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("X-Own", "1") },
 		"a file":              func(w http.ResponseWriter, r *http.Request) { http.ServeFile(w, r, "go.mod") },
 		"a trailer":           trailer,

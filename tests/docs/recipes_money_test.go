@@ -27,8 +27,8 @@ func moneyRecipe(router *gin.Engine, limiter *ginlimit.Limiter) {
 	price := func(prompt, answer int) int { // $1.25 and $10 for a million tokens, rounded up
 		return (prompt*1_250_000 + answer*10_000_000 + 999_999) / 1_000_000
 	}
-	prompt := func(c *gin.Context) int { // about 4 bytes a token; a body without a length counts as 64 MiB
-		return int(min(uint64(c.Request.ContentLength), 1<<26) / 4)
+	prompt := func(c *gin.Context) int { // about 4 bytes a token; a body without a length costs too much
+		return int(min(uint64(c.Request.ContentLength), 1<<30) / 4)
 	}
 	estimate := ginlimit.WithCost(func(c *gin.Context) int { return price(prompt(c), 1000) }) // and max_tokens
 	spent := ginlimit.WithSettle(func(c *gin.Context) int {
@@ -325,7 +325,7 @@ func warnAt80(rdb redis.UniversalClient, warn func(client string, of ginlimit.Li
 		go func() { // an observer must not block
 			defer func() { <-underWay }()
 			end := time.Now().Add(e.ResetAfter).Round(time.Minute).UTC()
-			key := ginlimit.Key("warned", end.Format(time.RFC3339), client)
+			key := ginlimit.Key("warned", e.Name, end.Format(time.RFC3339), client)
 			first, err := rdb.SetNX(context.WithoutCancel(ctx), key, 1, e.ResetAfter+time.Hour).Result()
 			if err == nil && first {
 				warn(client, e.Limit)
