@@ -3,6 +3,7 @@ package redisstore
 import (
 	"context"
 	"errors"
+	"reflect"
 	"slices"
 	"sync"
 	"time"
@@ -71,20 +72,28 @@ func (s *staleConns) closeIdle(rdb *redis.Client) {
 	ctx, cancel := context.WithTimeout(context.Background(), s.timeout)
 	defer cancel()
 	rdb = withoutHooks(rdb, s.timeout)
-	for range rdb.PoolStats().IdleConns {
+	stats := rdb.PoolStats()
+	for range stats.IdleConns {
 		if err := rdb.Process(ctx, newUnsendable(ctx)); !errors.Is(err, errUnsendable) {
 			return
 		}
 	}
-	isNew := false // pipelines may have a pool of their own, which is empty once a connection is new
-	rdb.Options().OnConnect = func(context.Context, *redis.Conn) error { isNew = true; return nil }
-	for range maxIdlePipelines {
+	for range idlePipelines(stats) {
 		pipe := rdb.Pipeline()
 		_ = pipe.Process(ctx, newUnsendable(ctx))
-		if _, err := pipe.Exec(ctx); isNew || !errors.Is(err, errUnsendable) {
+		if _, err := pipe.Exec(ctx); !errors.Is(err, errUnsendable) {
 			return
 		}
 	}
+}
+
+// idlePipelines returns how many connections of a pool of pipelines are idle. go-redis has such pools since 9.22.
+func idlePipelines(stats *redis.PoolStats) uint64 {
+	pool := reflect.ValueOf(stats).Elem().FieldByName("PipelineStats")
+	if !pool.IsValid() || pool.IsNil() {
+		return 0
+	}
+	return pool.Elem().FieldByName("IdleConns").Uint()
 }
 
 // withoutHooks returns a copy of a client that uses the same connections, without what the application
@@ -94,9 +103,6 @@ func withoutHooks(rdb *redis.Client, timeout time.Duration) *redis.Client {
 	rdb.Options().Limiter = nil
 	return rdb
 }
-
-// maxIdlePipelines bounds how many connections of pipelines are closed in one go.
-const maxIdlePipelines = 1024
 
 const errUnsendable = fault("the connection is to be closed")
 
