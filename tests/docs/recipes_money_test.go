@@ -71,7 +71,7 @@ const dollar = 1_000_000
 // bill is the price of the money recipe, by another way.
 func bill(prompt, answer int) int { return (prompt*5 + answer*40 + 3) / 4 }
 
-// complete sends a prompt of so many tokens to the money recipe.
+// complete sends a prompt of that number of tokens to the money recipe.
 func complete(router http.Handler, key, team string, prompt int) *httptest.ResponseRecorder {
 	return send(router, http.MethodPost, "/v1/complete", testkit.With("api key", key), testkit.With("team", team),
 		func(r *http.Request) { r.ContentLength = int64(4 * prompt) })

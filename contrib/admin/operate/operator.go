@@ -41,8 +41,9 @@ type Operator struct {
 // Listed is an override in force, by the policy, the client as Redis has it, and its end.
 type Listed = overrides.Entry
 
-// withoutHooks is a client to which a limiter adds no hook. Each page has limiters, and a hook stays with its client.
-type withoutHooks struct{ redis.UniversalClient }
+// unshared is a client whose limiters share nothing in the process with those of the application: a client of another
+// type counts as another server.
+type unshared struct{ redis.UniversalClient }
 
 // New returns an operator. It reaches nobody yet.
 func New(rdb redis.UniversalClient, c Config) (*Operator, error) {
@@ -63,7 +64,7 @@ func (o *Operator) Close() {
 func (o *Operator) limiter(opts ...ginlimit.LimiterOption) (*ginlimit.Limiter, error) {
 	rdb := o.rdb
 	if _, ok := rdb.(*redis.Client); ok {
-		rdb = withoutHooks{rdb}
+		rdb = unshared{rdb}
 	}
 	l, err := ginlimit.NewLimiter(rdb, append(opts, ginlimit.WithPrefix(o.Prefix), ginlimit.WithTimeout(o.Timeout),
 		ginlimit.WithReplicas(1), ginlimit.WithFailureMode(ginlimit.FailClosed), ginlimit.WithDenyCache(0),
